@@ -123,13 +123,39 @@ class HomesEngine:
         return tuple(sorted(self.homes))
 
     def deliver(
-        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        self,
+        step: str,
+        round: int,
+        *,
+        asks: Mapping[str, bytes],
+        timeout: float | None,
+        seals: Mapping[str, bytes] | None = None,
     ) -> Generator[Delivery, None, None]:
         for site in sorted(asks):
             self.asked.append((site, step, round))
             start = time.perf_counter()
-            reply = self.homes[site].answer(step, round, bytes(asks[site]))
-            yield Delivery(site, reply, time.perf_counter() - start)
+            reply, seal = self.answer(site, step, round, asks[site], seal=(seals or {}).get(site))
+            yield Delivery(site, reply, time.perf_counter() - start, seal)
+
+    def answer(
+        self, site: str, step: str, round: int, ask: bytes, *, seal: bytes | None
+    ) -> tuple[bytes, bytes]:
+        return self.homes[site].answer(step, round, bytes(ask)), b""
+
+
+class Stops(HomesEngine):
+    """Dies after so many answers: before or after the server hears the last one."""
+
+    def __init__(self, files: Mapping[str, Path], after: int) -> None:
+        super().__init__(files)
+        self._left = after
+
+    def deliver(self, step: str, round: int, **asked: Any) -> Generator[Delivery, None, None]:
+        for delivery in super().deliver(step, round, **asked):
+            if not self._left:
+                raise KeyboardInterrupt
+            self._left -= 1
+            yield delivery
 
 
 class SealedHomes(HomesEngine):
@@ -142,18 +168,12 @@ class SealedHomes(HomesEngine):
             name: SignedHome(home, self.places[name]) for name, home in self.homes.items()
         }
 
-    def deliver(
-        self,
-        step: str,
-        round: int,
-        *,
-        asks: Mapping[str, bytes],
-        timeout: float | None,
-        seals: Mapping[str, bytes] | None = None,
-    ) -> Generator[Delivery, None, None]:
-        assert seals is not None
-        for site in sorted(asks):
-            self.asked.append((site, step, round))
-            start = time.perf_counter()
-            reply, seal = self.sealed[site].answer(step, round, asks[site], seal=seals[site])
-            yield Delivery(site, reply, time.perf_counter() - start, seal)
+    def answer(
+        self, site: str, step: str, round: int, ask: bytes, *, seal: bytes | None
+    ) -> tuple[bytes, bytes]:
+        assert seal is not None
+        return self.sealed[site].answer(step, round, ask, seal=seal)
+
+
+class SealedStops(Stops, SealedHomes):
+    """The same with seals."""

@@ -32,8 +32,8 @@ from confide.settings.sitefile import SiteGuards, dump_site, load_site, parse_si
 from contract.corpus import tiny
 from contract.entries import CARRIED, pairs
 from contract.runs import differences
-from flare.homes import HomesEngine, as_toml, withdraw, write_consent, write_site_files
-from flare.test_conducting import Listens, Stops, conduct, lines, numbers
+from flare.homes import HomesEngine, Stops, as_toml, withdraw, write_consent, write_site_files
+from flare.test_conducting import Listens, conduct, lines, numbers
 
 DAY = date(2026, 11, 23)
 

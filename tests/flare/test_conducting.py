@@ -35,7 +35,7 @@ from confide.settings import Settings
 from contract.corpus import tiny
 from contract.entries import CARRIED, ENTRIES, METHOD, pairs
 from contract.runs import Straight, differences, result, states
-from flare.homes import HomesEngine, as_toml, public_of, withdraw, write_site_files
+from flare.homes import HomesEngine, Stops, as_toml, public_of, withdraw, write_site_files
 
 OURS = {"bytes", "data", "name"}
 """What differs: joining and leaving weigh something, and a fingerprint is veiled at each site."""
@@ -90,21 +90,6 @@ def test_alone_is_a_federation_of_each_site(tmp_path: Path) -> None:
     run(settings, out=tmp_path / "one")
     conduct(tmp_path / "server", settings, HomesEngine(write_site_files(tmp_path, settings)))
     assert not list(differences(numbers(tmp_path / "one"), numbers(tmp_path / "server")))
-
-
-class Stops(HomesEngine):
-    """An engine whose job dies after so many asks; the homes die with it."""
-
-    def __init__(self, files: dict[str, Path], after: int) -> None:
-        super().__init__(files)
-        self._left = after
-
-    def deliver(self, step: str, round: int, **asked: Any) -> Any:
-        for delivery in super().deliver(step, round, **asked):
-            if not self._left:
-                raise KeyboardInterrupt
-            self._left -= 1
-            yield delivery
 
 
 class Listens(HomesEngine):

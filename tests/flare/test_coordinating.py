@@ -22,8 +22,8 @@ from confide.runs.folder import RunFolder
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import differences
-from flare.homes import HomesEngine, of_a_consortium, withdraw, write_site_files
-from flare.test_conducting import Stops, numbers
+from flare.homes import HomesEngine, Stops, of_a_consortium, withdraw, write_site_files
+from flare.test_conducting import numbers
 
 
 class Server:

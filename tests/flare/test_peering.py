@@ -147,22 +147,14 @@ class Forgetting(SealedHomes):
     before = ""
     done = False
 
-    def deliver(
-        self,
-        step: str,
-        round: int,
-        *,
-        asks: Mapping[str, bytes],
-        timeout: float | None,
-        seals: Mapping[str, bytes] | None = None,
-    ) -> Generator[Delivery, None, None]:
+    def deliver(self, step: str, round: int, **asked: Any) -> Generator[Delivery, None, None]:
         if (step, round, self.done) == (self.before, 1, False):
             self.done = True
             run = self.homes["site-2"]._run
             assert run is not None
             member = run.host.site.member
             member._session = member._roster = member._sum = None
-        yield from super().deliver(step, round, asks=asks, timeout=timeout, seals=seals)
+        yield from super().deliver(step, round, **asked)
 
 
 @pytest.mark.parametrize(

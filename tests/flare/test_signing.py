@@ -35,7 +35,7 @@ from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import differences, states
-from flare.homes import SealedHomes, as_toml, ordered, place_in, write_site_files
+from flare.homes import SealedHomes, SealedStops, as_toml, ordered, place_in, write_site_files
 from flare.test_conducting import numbers
 
 
@@ -286,21 +286,6 @@ def test_an_ask_that_goes_to_one_site_says_so_in_its_ledger(tmp_path: Path) -> N
 # --- a run that dies and resumes ---------------------------------------------------------------
 
 
-class Stops(SealedHomes):
-    """Dies after so many answers: before or after the server hears the last one."""
-
-    def __init__(self, files: dict[str, Path], after: int) -> None:
-        super().__init__(files)
-        self._left = after
-
-    def deliver(self, step: str, round: int, **asked: Any) -> Any:
-        for delivery in super().deliver(step, round, **asked):
-            if not self._left:
-                raise KeyboardInterrupt
-            self._left -= 1
-            yield delivery
-
-
 def test_a_signed_run_that_dies_anywhere_resumes_and_its_ledgers_agree(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "rounds=3", sites=2)
     files = write_site_files(tmp_path / "homes", settings)
@@ -309,7 +294,7 @@ def test_a_signed_run_that_dies_anywhere_resumes_and_its_ledgers_agree(tmp_path:
     kept = b""
     for asks in (1, 6, len(whole.asked) // 2, 9, 8, 11, len(whole.asked) - 1):
         with contextlib.suppress(KeyboardInterrupt):
-            conduct(tmp_path, settings, Stops(files, asks))
+            conduct(tmp_path, settings, SealedStops(files, asks))
         now = (tmp_path / "server" / "ledger.jsonl").read_bytes()
         assert now.startswith(kept)  # nothing is ever taken out
         kept = now

@@ -28,6 +28,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
+from cryptography import x509
 from pydantic import AfterValidator, BaseModel, Field, Strict, TypeAdapter, ValidationError
 
 from confide.errors import (
@@ -399,10 +400,6 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
 
 def expires(kit: Kit) -> datetime.datetime:
     """When the kit's certificate expires, in UTC. Raises KitError if it cannot be read."""
-    try:
-        from cryptography import x509
-    except ImportError as error:
-        raise no_engine() from error
     try:
         return x509.load_pem_x509_certificate(file_bytes(kit.certificate)).not_valid_after_utc
     except (OSError, ValueError) as error:

@@ -238,16 +238,13 @@ class SiteHome:
             return self._noted(step, round, data, reply)
 
     def refuse(self, step: str, round: int, data: bytes, *, error: Exception) -> bytes:
-        """The encoded failure for an error, logged, and noted in the ledger as a reply is."""
-        self.complain(step, round, error)
+        """The encoded failure for the error being handled, logged, and noted as a reply is."""
+        self.complain(step, round)
         return self._noted(step, round, data, encode(failure_from(error)))
 
-    def complain(self, step: str, round: int, error: Exception) -> None:
-        """Put an error into the site's own log."""
-        try:
-            raise error
-        except Exception:
-            note_traceback(self._own / "site.log", step, round)
+    def complain(self, step: str, round: int) -> None:
+        """Put the error that is being handled into the site's own log."""
+        note_traceback(self._own / "site.log", step, round)
 
     @property
     def book(self) -> Ledger | None:
@@ -276,7 +273,7 @@ class SiteHome:
         try:
             self._note(step, round, data, reply)
         except Exception as error:  # a reply that cannot be noted does not leave
-            self.complain(step, round, error)
+            self.complain(step, round)
             return encode(failure_from(error))
         return reply
 
@@ -530,9 +527,8 @@ class SignedHome:
         with files.for_the_owner():
             try:
                 asked = seals.AskSeal.decode(seal)
-            except MessageError as error:
+            except MessageError:
                 refused = Refusal("bad-signature", "seal")
-                refused.__cause__ = error
                 return self._home.refuse(step, round, data, error=refused), b""
             inner = seals.inner_digest(data)
             real = seals.message_digest(bytes.fromhex(asked.nonce), inner)
@@ -615,7 +611,7 @@ class SignedHome:
             book.flush()
             head = book.head if joined else seals.EMPTY
         except Exception as error:  # a reply that cannot be noted does not leave
-            self._home.complain(asked.step, asked.round, error)
+            self._home.complain(asked.step, asked.round)
             reply = encode(failure_from(error))
             seal = self._reply_seal(asked, real, reply)
         if joined:
