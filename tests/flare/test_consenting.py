@@ -49,6 +49,13 @@ RUN: dict[str, Any] = {
 }
 AS: dict[str, Any] = {"sites": ["a", "b", "c"], "lead": "ada", "runs": 2, "today": DAY}
 
+
+def outside(agreement: Agreement, settings: Settings, **about: Any) -> list[str]:
+    """The fields outside an agreement, of a run about which this much is known."""
+    terms = RunTerms(settings, tuple(about["sites"]), about["lead"], "study-1")
+    return fields_outside(agreement, terms, runs=about["runs"], today=about["today"])
+
+
 names = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=6, unique=True)
 leads = st.lists(st.sampled_from(["ada", "bob", "*"]), min_size=1, max_size=3, unique=True)
 days = st.dates(date(2026, 1, 1), date(2028, 1, 1))
@@ -168,7 +175,7 @@ def test_what_is_outside_is_what_the_plain_words_say(
     agreement: Agreement, run: tuple[Settings, dict[str, Any]]
 ) -> None:
     settings, about = run
-    assert set(fields_outside(agreement, settings, **about)) == holds(agreement, settings, about)
+    assert set(outside(agreement, settings, **about)) == holds(agreement, settings, about)
 
 
 @given(agreements(), agreements(), runs())
@@ -176,8 +183,8 @@ def test_what_goes_not_beyond_an_agreement_lets_no_run_out_of_it(
     agreed: Agreement, asked: Agreement, run: tuple[Settings, dict[str, Any]]
 ) -> None:
     settings, about = run
-    if not lines_beyond(agreed, asked) and not fields_outside(asked, settings, **about):
-        assert not fields_outside(agreed, settings, **about)
+    if not lines_beyond(agreed, asked) and not outside(asked, settings, **about):
+        assert not outside(agreed, settings, **about)
 
 
 @given(agreements())
@@ -215,8 +222,8 @@ def test_one_step_outside_is_outside(
     changes: dict[str, Any], about: dict[str, Any], field: str
 ) -> None:
     agreement = Agreement.model_validate(AGREED)
-    assert fields_outside(agreement, parse(RUN), **AS) == []
-    assert fields_outside(agreement, parse(RUN | changes), **(AS | about)) == [field]
+    assert outside(agreement, parse(RUN), **AS) == []
+    assert outside(agreement, parse(RUN | changes), **(AS | about)) == [field]
 
 
 @each(
@@ -237,8 +244,8 @@ def test_no_setting_changes_what_a_bound_means(changes: dict[str, Any], field: s
     """Groups make sums smaller, steps a pass longer; a word of one site is everybody's."""
     agreement = Agreement.model_validate(AGREED | {"word_sites": 2})
     run = RUN | {"vocabulary": {"min_sites": 2}}
-    assert fields_outside(agreement, parse(run), **AS) == []
-    assert fields_outside(agreement, parse(run | changes), **AS) == [field]
+    assert outside(agreement, parse(run), **AS) == []
+    assert outside(agreement, parse(run | changes), **AS) == [field]
     allowed = {
         "local_steps": 200,
         "rows": ["seen"],
@@ -246,7 +253,7 @@ def test_no_setting_changes_what_a_bound_means(changes: dict[str, Any], field: s
         "word_sites": 1,
     }
     wide = Agreement.model_validate(AGREED | allowed | {"at_least": 2})
-    assert set(fields_outside(wide, parse(run | changes), **AS)) <= {"options.rows"}
+    assert set(outside(wide, parse(run | changes), **AS)) <= {"options.rows"}
 
 
 def test_an_older_agreement_allows_the_least_of_what_it_does_not_say() -> None:
@@ -258,7 +265,7 @@ def test_a_name_that_is_said_twice_is_one_site() -> None:
     settings = parse(RUN)
     assert fewest_in_sum(settings, ["a", "a", "a"]) == 1
     agreement = Agreement.model_validate(AGREED | {"sites": [], "others": True})
-    assert fields_outside(agreement, settings, **(AS | {"sites": ["a", "a", "a"]})) == [
+    assert outside(agreement, settings, **(AS | {"sites": ["a", "a", "a"]})) == [
         "federation.at_least"
     ]
 
@@ -266,7 +273,7 @@ def test_a_name_that_is_said_twice_is_one_site() -> None:
 def test_other_ways_of_combining_are_outside() -> None:
     agreement = Agreement.model_validate(AGREED)
     median = RUN | {"federation": {"combine": "median"}}
-    assert fields_outside(agreement, parse(median), **AS) == ["federation.combine"]
+    assert outside(agreement, parse(median), **AS) == ["federation.combine"]
 
 
 def test_a_resumed_run_is_the_same_and_one_with_other_settings_another() -> None:
@@ -288,13 +295,11 @@ def test_the_usual_bounds_let_the_defaults_of_a_pair_run(pair: str) -> None:
     tree |= {"model": {"kind": of.kind.name}} if of.task == "ner" else {}
     assert parse(tree).trained_by == pair
     about = {"sites": ["x", "y", "z"], "lead": "anyone", "runs": 10, "today": date(2027, 11, 23)}
-    assert fields_outside(agreement, parse(tree), **about) == []
-    assert fields_outside(agreement, parse(tree), **(about | {"runs": 11})) == ["runs"]
-    assert fields_outside(agreement, parse(tree), **(about | {"today": date(2027, 11, 24)})) == [
-        "until"
-    ]
+    assert outside(agreement, parse(tree), **about) == []
+    assert outside(agreement, parse(tree), **(about | {"runs": 11})) == ["runs"]
+    assert outside(agreement, parse(tree), **(about | {"today": date(2027, 11, 24)})) == ["until"]
     many = parse(tree | {"rounds": 100_000})
-    assert fields_outside(agreement, many, **about) == ["rounds"]
+    assert outside(agreement, many, **about) == ["rounds"]
 
 
 @given(agreements(), runs())
@@ -303,7 +308,7 @@ def test_a_run_is_within_what_its_settings_propose(
 ) -> None:
     settings, about = run
     asked = proposed_agreement(settings, base)
-    fields = set(fields_outside(asked, settings, **about))
+    fields = set(outside(asked, settings, **about))
     assert not fields & {
         "rounds",
         "training.local_epochs",

@@ -127,29 +127,16 @@ def _needs(settings: Settings) -> files.Tree:
     }
 
 
-def fields_outside(
-    agreement: Agreement,
-    settings: Settings,
-    *,
-    sites: Sequence[str],
-    lead: str,
-    runs: int,
-    today: date,
-) -> list[str]:
+def fields_outside(agreement: Agreement, terms: RunTerms, *, runs: int, today: date) -> list[str]:
     """The fields of a run that are outside an agreement; empty if the run is within it.
 
-    Args:
-        agreement: the site's agreement to the method.
-        settings: those of the run.
-        sites: the names of all sites that take part.
-        lead: the name of the lead who started the run.
-        runs: the number of runs under this agreement, including this one.
-        today: the day at the site.
+    `runs` is the number of runs under this agreement, including this one; `today` is the day at the
+    site.
     """
-    asked = _needs(settings) | {
-        "at_least": fewest_in_sum(settings, sites),
-        "lead": (lead,),
-        "sites": tuple(sites),
+    asked = _needs(terms.settings) | {
+        "at_least": fewest_in_sum(terms.settings, terms.sites),
+        "lead": (terms.lead,),
+        "sites": terms.sites,
         "others": False,
         "runs": runs,
         "until": today,
@@ -158,27 +145,23 @@ def fields_outside(
     return list(dict.fromkeys(_SETTINGS.get(name, name) for name in wrong))
 
 
+_AT_MOST = ("rounds", "local_epochs", "local_steps", "max_norm_ratio", "runs", "until")
+_AT_LEAST = ("batch_size", "fraction", "at_least", "word_sites")
+
+
 def lines_beyond(agreed: Agreement, asked: Agreement) -> list[str]:
     """The lines in which the agreement `asked` allows more than `agreed` does."""
-    strangers = asked.others or set(asked.sites) - set(agreed.sites)
-    is_beyond = {
-        "rounds": asked.rounds > agreed.rounds,
-        "local_epochs": asked.local_epochs > agreed.local_epochs,
-        "local_steps": asked.local_steps > agreed.local_steps,
-        "batch_size": asked.batch_size < agreed.batch_size,
-        "fraction": asked.fraction < agreed.fraction,
-        "at_least": asked.at_least < agreed.at_least,
-        "combine": not set(asked.combine) <= set(agreed.combine),
-        "max_norm_ratio": asked.max_norm_ratio > agreed.max_norm_ratio,
-        "rows": not set(asked.rows) <= set(agreed.rows),
-        "word_sites": asked.word_sites < agreed.word_sites,
-        "lead": ANYONE not in agreed.lead and not set(asked.lead) <= set(agreed.lead),
-        "sites": not set(agreed.sites) <= set(asked.sites),
-        "others": bool(not agreed.others and strangers),
-        "runs": asked.runs > agreed.runs,
-        "until": asked.until > agreed.until,
-    }
-    return [name for name, it_is in is_beyond.items() if it_is]
+    old, new = dict(agreed), dict(asked)
+    wrong = [name for name in _AT_MOST if new[name] > old[name]]
+    wrong += [name for name in _AT_LEAST if new[name] < old[name]]
+    wrong += [name for name in ("combine", "rows") if not set(new[name]) <= set(old[name])]
+    if ANYONE not in agreed.lead and not set(asked.lead) <= set(agreed.lead):
+        wrong.append("lead")
+    if not set(agreed.sites) <= set(asked.sites):
+        wrong.append("sites")
+    if not agreed.others and (asked.others or set(asked.sites) - set(agreed.sites)):
+        wrong.append("others")
+    return [name for name in BOUNDS if name in wrong]
 
 
 def agreement_lines(agreed: Agreement | None, asked: Agreement) -> list[AgreementLine]:
@@ -328,14 +311,8 @@ class Agreements:
     def check(self, found: SiteAgreement, terms: RunTerms) -> None:
         """Raise Refusal, with the names of the fields, if a run is outside an agreement."""
         runs = self.runs(found)
-        fields = fields_outside(
-            found.agreement,
-            terms.settings,
-            sites=terms.sites,
-            lead=terms.lead,
-            runs=found.agreement.runs + 1 if runs is None else len(runs | {terms.key}),
-            today=self._today(),
-        )
+        count = found.agreement.runs + 1 if runs is None else len(runs | {terms.key})
+        fields = fields_outside(found.agreement, terms, runs=count, today=self._today())
         if fields:
             raise Refusal(OUTSIDE, ", ".join(fields))
 
