@@ -403,18 +403,15 @@ def write_once(path: Path, data: bytes) -> None:
 def append_durably(path: Path, data: bytes) -> None:
     """Append to its owner's file in one write and flush to disk; if that fails, it is as before."""
     new = not path.exists()
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        start = os.fstat(handle).st_size
+    with open(path, "ab", buffering=0, opener=_private) as file:
+        start = file.seek(0, os.SEEK_END)
         try:
-            if os.write(handle, data) != len(data):
-                raise OSError(28, "the disk is full")
-            os.fsync(handle)
+            if os.write(file.fileno(), data) != len(data):
+                raise OSError(errno.ENOSPC, "the disk is full")
+            os.fsync(file.fileno())
         except OSError:
-            os.ftruncate(handle, start)
+            file.truncate(start)
             raise
-    finally:
-        os.close(handle)
     if new:
         folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -455,13 +455,10 @@ def home_table(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
     """A table of the models that each site compared, or one site after each run, in percent."""
     from confide.runs.folder import CANDIDATES
 
-    def percent(value: float | None) -> str:
-        return "-" if value is None else points(value)
-
     rows = []
     for title, one in found.items():
         models = [one.candidates.get(name) for name in CANDIDATES]
-        cells = [f"{percent(m.dev)} / {percent(m.test)}" if m else "-" for m in models]
+        cells = [f"{points(m.dev)} / {points(m.test)}" if m else "-" for m in models]
         undecided = " (too little to tell)" if one.undecided else ""
         rows.append([title, *cells, one.kept + undecided])
     title = "Score on development text / test text, in percent"
