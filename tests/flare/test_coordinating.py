@@ -22,7 +22,7 @@ from confide.runs.folder import RunFolder
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import differences
-from flare.homes import HomesEngine, Stops, of_a_consortium, withdraw, write_site_files
+from flare.homes import HomesEngine, Stops, of_a_consortium, place_in, withdraw, write_site_files
 from flare.test_conducting import numbers
 
 
@@ -100,7 +100,8 @@ def setting(tmp_path: Path, *overrides: str) -> tuple[Settings, dict[str, Path]]
 
 
 def lead(server: Server, settings: Settings, out: Path, **given: Any) -> Any:
-    return follow_run(settings, "trial", lambda: server, out=out, **given)
+    place = place_in(out.with_name("place"), "lead", "lead")
+    return follow_run(settings, "trial", lambda: server, place=place, out=out, **given)
 
 
 def engines(files: dict[str, Path], *dies: int) -> Iterator[HomesEngine]:

@@ -322,7 +322,7 @@ def follow_run(
     sites: Sequence[str] = (),
     resume: bool = False,
     on_event: Watcher | None = None,
-    place: Signer | None = None,
+    place: Signer,
 ) -> Result:
     """Run `settings` over real sites; the content of result.json.
 
@@ -334,7 +334,7 @@ def follow_run(
         sites: the sites that take part; all that are connected, if none is named.
         resume: continue the run in that folder.
         on_event: is told what happens.
-        place: signs the order; over real sites the server takes only signed ones.
+        place: signs the order.
 
     Raises SettingsError, RunError, and EngineError with the reason if the run cannot continue.
     """
@@ -399,25 +399,23 @@ def _run_name(settings: Settings, name: str) -> str:
 
 
 def write_submission(
-    folder: Path, settings: Settings, record: LeadRecord, *, place: Signer | None = None
+    folder: Path, settings: Settings, record: LeadRecord, *, place: Signer
 ) -> Path:
     """The submission that FLARE expects: the names of our two classes, and the settings. No code.
 
     Gives the folder that holds it.
     """
     controller, executor = CLASSES
+    order = joining.Order.signed_by(
+        place, record.run, settings, sites=record.sites, version=record.version
+    )
     args = {
         "run": record.run,
         "settings": dump(settings),
         "sites": record.sites,
         "version": record.version,
-        "lead": "",
+        "lead": order.pack().encode().hex(),  # in hex: FLARE would interpret braces
     }
-    if place is not None:
-        order = joining.Order.signed_by(
-            place, record.run, settings, sites=record.sites, version=record.version
-        )
-        args["lead"] = order.pack().encode().hex()  # in hex: FLARE would interpret braces
     contents: dict[str, files.Tree] = {
         "meta.json": {
             "name": record.run,
@@ -457,7 +455,7 @@ class _Follower:
     record: LeadRecord
     session: LeadSession
     watch: Watcher
-    place: Signer | None
+    place: Signer
     round: int = 0
 
     def to_its_end(self) -> Result:
