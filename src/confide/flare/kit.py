@@ -537,8 +537,8 @@ def expiry_message(kit: Kit) -> str:
     if end > datetime.datetime.now(datetime.UTC):
         return ""
     return (
-        f"the certificate of {kit.name} expired on {end:%Y-%m-%d}, and the server refuses it; ask "
-        "the founder of the consortium for a new kit (`confide consortium renew`)"
+        f"the certificate of {kit.name} expired on {end:%Y-%m-%d}; ask the founder of the"
+        " consortium for a new kit (`confide consortium renew`)"
     )
 
 

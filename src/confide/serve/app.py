@@ -265,15 +265,8 @@ def listening(host: str, port: int) -> socket.socket:
         where=f"{host}:{port}",
         fix="choose another --port, or --port 0 for any that is free",
     ):
-        found = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind((host, port))
-            found.listen(128)
-        except BaseException:
-            found.close()
-            raise
-    return found
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
 
 
 def listen(shown: ServedPages, at: Address, *, say: Callable[[str], None]) -> None:

@@ -216,13 +216,8 @@ def _check(kit: Kit) -> None:
         )
     if importlib.util.find_spec("nvflare") is None:
         raise kits.no_engine()
-    end = kits.expires(kit)
-    if end <= datetime.datetime.now(datetime.UTC):
-        raise KitError(
-            f"the kit's certificate expired on {end:%Y-%m-%d}",
-            where=str(kit.path),
-            fix="ask the founder of the consortium for a new kit",
-        )
+    if expired := kits.expiry_message(kit):
+        raise KitError(expired, where=str(kit.path))
     settings = kit.path / "local" / "site.toml"
     if kit.kind == "site" and settings.exists():  # a site's processes have no terminal to ask at
         from confide.settings import load_site  # slow to import, and only a site needs it
@@ -237,15 +232,13 @@ def _check(kit: Kit) -> None:
 def _check_port(kit: Kit) -> None:
     """Raise KitError if another program has the server's port."""
     host = kit.host if kit.host == "localhost" or kit.host.startswith("127.") else ""
-    with socket.socket() as probing:
-        probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with os_errors_as(
-            KitError,
-            f"the server cannot listen on port {kit.port}",
-            where=kit.path,
-            fix="stop the program that uses the port",
-        ):
-            probing.bind((host, kit.port))
+    with os_errors_as(
+        KitError,
+        f"the server cannot listen on port {kit.port}",
+        where=kit.path,
+        fix="stop the program that uses the port",
+    ):
+        socket.create_server((host, kit.port)).close()
 
 
 def _environment(kit: Kit) -> dict[str, str]:
