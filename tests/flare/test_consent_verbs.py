@@ -149,7 +149,7 @@ def test_status_says_which_model_the_site_keeps_after_a_run(
     compared = {"federated": model.model_copy(update={"dev": 0.75}), "tuned": model}
     found = AtHome(site="site-1", kept="tuned", by="strict", why="", round=4, candidates=compared)
     (own / "home.json").write_text(found.model_dump_json())
-    assert "R1 75.0 / - 81.2 / - - tuned" in say("status", kit.path)
+    assert "R1 75.0 / – 81.2 / – – tuned" in say("status", kit.path)
     assert json.loads(say("status", kit.path, "--json"))["keeps"]["R1"]["kept"] == "tuned"
     (own / "home.json").write_text("{}")  # damaged: what the site agreed to is shown all the same
     read = json.loads(say("status", kit.path, "--json"))

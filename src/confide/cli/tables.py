@@ -458,7 +458,7 @@ def home_table(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
     rows = []
     for title, one in found.items():
         models = [one.candidates.get(name) for name in CANDIDATES]
-        cells = [f"{points(m.dev)} / {points(m.test)}" if m else "-" for m in models]
+        cells = [f"{points(m.dev)} / {points(m.test)}" if m else points(None) for m in models]
         undecided = " (too little to tell)" if one.undecided else ""
         rows.append([title, *cells, one.kept + undecided])
     title = "Score on development text / test text, in percent"

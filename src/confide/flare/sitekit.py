@@ -78,7 +78,7 @@ def setup_site(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
     before = agreements.Agreements(settings).old(site) | (
         read_agreements(kit) if site_file(kit).exists() else {}
     )
-    _keep(kit, site, {method: agreed.agreement for method, agreed in before.items()})
+    _keep(kit, site, before)
     return site, gathered
 
 
@@ -139,17 +139,17 @@ def agree_to(
             fix="give a later day, such as --bound until=2027-12-31",
         )
     update = {"wire": wire_digest(wire_of(method)), "steps": tuple(steps), "agreed": _now()}
-    left = {name: agreed.agreement for name, agreed in held.items()}
-    _keep(kit, site, left | {method: proposal.model_copy(update=update)})
+    agreed = agreements.SiteAgreement(method, proposal.model_copy(update=update))
+    _keep(kit, site, held | {method: agreed})
     return replace(propose_consent(kit, method), refused=_refused(site, asked))
 
 
 def withdraw_from(kit: Kit, method: str) -> Consent:
     """Take a consent back; a run under way is refused at its next ask. Raises KitError."""
     method = method_named(method).name
-    left = {name: held.agreement for name, held in read_agreements(kit).items()}
-    left.pop(method, None)
-    _keep(kit, read_site_file(kit), left)
+    held = read_agreements(kit)
+    held.pop(method, None)
+    _keep(kit, read_site_file(kit), held)
     return propose_consent(kit, method)
 
 
@@ -202,13 +202,13 @@ def _proposal(
     return agreements.with_bounds(agreements.proposed_agreement(asked, base), bounds)
 
 
-def _keep(kit: Kit, site: SiteFile, agreed: dict[str, Agreement]) -> None:
+def _keep(kit: Kit, site: SiteFile, agreed: dict[str, agreements.SiteAgreement]) -> None:
     """Write the agreements, and the site's own file without those of its old form.
 
     Raises SettingsError if an agreement is not valid.
     """
     if agreed or site_file(kit).with_name(agreements.CONSENT_FILE).exists():
-        held = {method: agreement.model_dump() for method, agreement in agreed.items()}
+        held = {method: one.agreement.model_dump() for method, one in agreed.items()}
         agreements.write_agreements(
             site_file(kit).parent, parse_consent({"site": site.name, "method": held})
         )
