@@ -153,7 +153,7 @@ def engine_of(
         context,
         stop or Signal(),
         outbox=outbox,
-        sites=list(answer),
+        sites=tuple(sorted(answer)),
         gone=gone or (lambda site: False),
     )
 
@@ -243,9 +243,9 @@ def test_what_a_site_does_not_answer_is_lost_or_late() -> None:
     )
     assert heard(engine) == {"echo": "ask3", "broken": "lost", "silent": "lost"}
     late = engine_of({"echo": echo, "silent": silent})
-    late._controller.at_once = True  # however busy the machine is
+    late.controller.at_once = True  # however busy the machine is
     assert heard(late, timeout=0.3) == {"echo": "ask3", "silent": "timeout"}
-    assert late._controller.cancelled == ["step"]
+    assert late.controller.cancelled == ["step"]
 
 
 def test_a_run_that_flare_ends_is_an_engine_error() -> None:

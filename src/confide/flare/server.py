@@ -109,6 +109,7 @@ class SignedEngine:
         self, carrier: FlareEngine, evidence: ServerEvidence, ledger: Ledger, path: Path
     ) -> None:
         self._carrier = carrier
+        self.sites = carrier.sites
         self._place = evidence.place
         self._order = evidence.order
         self._ledger = ledger
@@ -118,11 +119,6 @@ class SignedEngine:
         self._met: dict[str, str] = {}
         self._keys: dict[str, bytes] = {}
         self._remember()
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The names of all sites, sorted."""
-        return self._carrier.sites
 
     def deliver(
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None

@@ -147,43 +147,37 @@ class Doors:
         return self._open.get(_digest(value), 0.0) > time.monotonic()
 
 
+@dataclass(frozen=True)
 class Gate:
     """The outermost ASGI application; passes on what is allowed.
 
-    Args:
+    Attributes:
         inner: what answers.
         hosts: the values of Host that are served, such as "localhost:8765".
         doors: who may enter.
-        limits: sizes and times.
         tell: called with one line about an error of our own, without its message.
+        limits: sizes and times.
         secure: whether browsers reach us over https.
     """
 
-    def __init__(
-        self,
-        inner: ASGIApp,
-        *,
-        hosts: frozenset[str],
-        doors: Doors,
-        limits: CallerLimits = USUAL,
-        tell: Callable[[str], None],
-        secure: bool = False,
-    ) -> None:
-        self._inner, self._hosts, self._doors = inner, hosts, doors
-        self._limits, self._tell = limits, tell
-        self._scheme = "https" if secure else "http"
+    inner: ASGIApp
+    hosts: frozenset[str]
+    doors: Doors
+    tell: Callable[[str], None]
+    limits: CallerLimits = USUAL
+    secure: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one ask."""
         if scope["type"] == "lifespan":
-            await self._inner(scope, receive, send)
+            await self.inner(scope, receive, send)
             return
         if scope["type"] != "http":
             return
-        out = _Out(send, self._limits.slow)
+        out = _Out(send, self.limits.slow)
         try:
             self._check(scope)
-            await self._inner(scope, self._bounded(scope, receive), out)
+            await self.inner(scope, self._bounded(scope, receive), out)
             return
         except HttpError as error:
             refused = error
@@ -192,7 +186,7 @@ class Gate:
         except TimeoutError:
             raise  # the caller takes nothing: the connection is closed
         except Exception as error:
-            self._tell(error_place(error))
+            self.tell(error_place(error))
             refused = HttpError(500, "internal", "something went wrong here")
         if out.begun:
             raise TimeoutError from None  # an answer has begun: the connection just ends
@@ -202,7 +196,7 @@ class Gate:
         """Raise HttpError unless the ask may pass."""
         headers, path = Headers(scope=scope), scope["path"]
         host = headers.get("host", "").lower()
-        if len(headers.getlist("host")) != 1 or host not in self._hosts:
+        if len(headers.getlist("host")) != 1 or host not in self.hosts:
             raise HttpError(421, "wrong-host", "this address is not served under that name")
         if "transfer-encoding" in headers and "content-length" in headers:
             raise HttpError(400, "two-lengths", "an ask says once where it ends")
@@ -212,27 +206,27 @@ class Gate:
             self._own(path, headers, host)
         if path in OPEN or path.startswith("/static/"):
             return
-        if not self._doors.admits(headers):
+        if not self.doors.admits(headers):
             if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
                 raise HttpError(303, ENTER, "the token is needed")
             raise HttpError(401, "token", "the token is needed: Authorization: Bearer TOKEN")
 
     def _own(self, path: str, headers: Headers, host: str) -> None:
         """Raise HttpError if a POST could come from another site's page."""
-        origin = headers.get("origin")
+        origin, scheme = headers.get("origin"), "https" if self.secure else "http"
         if origin is None and not path.startswith("/v1/"):
             raise HttpError(403, "origin", "this is sent by our own pages only")
-        elsewhere = origin is not None and origin.lower() != f"{self._scheme}://{host}"
+        elsewhere = origin is not None and origin.lower() != f"{scheme}://{host}"
         if elsewhere or headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise HttpError(403, "origin", "another site's page sent this")
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """`receive`, with a limit on the body's bytes and on the time that it takes."""
-        most = self._limits.body
+        most = self.limits.body
         for value in Headers(scope=scope).getlist("content-length"):
             if not (value.isascii() and value.isdigit() and int(value[:13]) <= most):
                 raise HttpError(413, "too-large", f"a body has at most {most} bytes")
-        deadline = asyncio.get_running_loop().time() + self._limits.slow
+        deadline = asyncio.get_running_loop().time() + self.limits.slow
         read, done = 0, False
 
         async def bounded() -> Message:

@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import fmean
 
 from markupsafe import Markup
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -212,7 +211,7 @@ def _read_run(path: Path, *, changed: float) -> WatchedRun:
     finished = (path / RESULT).exists()
     try:
         result = RunFolder(path).result() if finished else standing(path)
-    except (ConfideError, ValidationError, ValueError, OSError):
+    except (ConfideError, ValueError, OSError):
         return WatchedRun(path.name, "unreadable", changed=changed)
     done = result.history[-1].round if result.history else 0
     now = max(_round_now(path / "ledger.jsonl"), done)

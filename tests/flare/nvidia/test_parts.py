@@ -200,7 +200,7 @@ def asking(
         context,
         stop or Signal(),
         outbox=outbox,
-        sites=["one", "two"],
+        sites=tuple(sorted(["one", "two"])),
         gone=gone,
     )
     return engine, outbox, wire

@@ -183,7 +183,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         sites = order.sites
         self._heard = dict.fromkeys(sites, time.monotonic())
         flare = engine.FlareEngine(
-            self, fl_ctx, abort_signal, outbox=self._outbox, sites=sites, gone=self._is_silent
+            self, fl_ctx, abort_signal, self._outbox, tuple(sorted(sites)), gone=self._is_silent
         )
         (folder / OUTCOME).unlink(missing_ok=True)
         there = {one.name for one in fl_ctx.get_engine().get_clients()}

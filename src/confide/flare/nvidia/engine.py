@@ -14,7 +14,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -241,39 +241,25 @@ Heard = queue.SimpleQueue[tuple[str, Callable[[], Delivery]]]
 """Sites that answered, and how to get at what each of them said."""
 
 
+@dataclass(frozen=True)
 class FlareEngine:
     """Asks sites through a controller's tasks; every site has its own task, and so its own bytes.
 
-    Args:
+    Attributes:
         controller: its `broadcast` sends a task.
         context: FLARE's context of the controller's thread.
-        outbox: where large asks wait to be fetched.
         stop: FLARE's signal that the run shall end.
-        sites: the names of all sites.
+        outbox: where large asks wait to be fetched.
+        sites: the names of all sites, sorted.
         gone: says whether a site's process is lost.
     """
 
-    def __init__(
-        self,
-        controller: Controller,
-        context: FLContext,
-        stop: Signal,
-        *,
-        outbox: Outbox,
-        sites: Sequence[str],
-        gone: Callable[[str], bool],
-    ) -> None:
-        self._controller = controller
-        self._context = context
-        self._outbox = outbox
-        self._stop = stop
-        self._sites = tuple(sorted(sites))
-        self._gone = gone
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The names of all sites, sorted."""
-        return self._sites
+    controller: Controller
+    context: FLContext
+    stop: Signal
+    outbox: Outbox
+    sites: tuple[str, ...]
+    gone: Callable[[str], bool]
 
     def deliver(
         self,
@@ -293,7 +279,7 @@ class FlareEngine:
         heard: Heard = queue.SimpleQueue()
         over = threading.Event()
         different = {id(data): data for data in asks.values()}
-        carried = {key: self._outbox.put(data) for key, data in different.items()}
+        carried = {key: self.outbox.put(data) for key, data in different.items()}
         open_tasks = {}
         for site, data in sorted(asks.items()):
             ask = write_ask(round, carried[id(data)], seal=(seals or {}).get(site, b""))
@@ -301,7 +287,7 @@ class FlareEngine:
         start = time.monotonic()
         try:
             while open_tasks:
-                if self._stop.triggered:
+                if self.stop.triggered:
                     raise EngineError("the engine ended the run while sites were being asked")
                 try:
                     site, said = heard.get(timeout=_POLL)
@@ -318,7 +304,7 @@ class FlareEngine:
                     yield from _alone(said)
         finally:
             over.set()
-            self._outbox.empty()
+            self.outbox.empty()
             for task in open_tasks.values():
                 self._cancel(task)
 
@@ -343,7 +329,7 @@ class FlareEngine:
                 heard.put((site, lambda: Delivery(site, data, worked, seal)))
 
         task = Task(name=step, data=ask, result_received_cb=received)
-        self._controller.broadcast(task, self._context, targets=[site], min_responses=1)
+        self.controller.broadcast(task, self.context, targets=[site], min_responses=1)
         return task
 
     def _fetch(
@@ -359,7 +345,7 @@ class FlareEngine:
             finally:
                 spool.close()
 
-        engine = self._context.get_engine()
+        engine = self.context.get_engine()
         try:
             for part in fetch_parts(ticket, engine, site, over=over.is_set):
                 spool.put(part)
@@ -378,11 +364,11 @@ class FlareEngine:
         if late or status == TaskCompletionStatus.TIMEOUT:
             return "timeout"
         over = status is not None and status != TaskCompletionStatus.OK
-        return "lost" if over or self._gone(site) else None
+        return "lost" if over or self.gone(site) else None
 
     def _cancel(self, task: Task) -> None:
         if task.completion_status is None:
-            self._controller.cancel_task(task, fl_ctx=self._context)
+            self.controller.cancel_task(task, fl_ctx=self.context)
 
 
 def _alone(said: Callable[[], Delivery]) -> Generator[Delivery, None, None]:
