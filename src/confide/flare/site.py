@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -381,7 +382,7 @@ class SiteHome:
             raise Refusal("bad-ask")
         method = method_named(run.settings.trained_by)
         whole = run.host.site.whole(ask)
-        state = replace(decode(method.State, whole.state.data), weights=whole.weights)
+        state: Any = replace(decode(method.State, whole.state.data), weights=whole.weights)
         progress, encoded = json.dumps({"best_round": ask.round}), as_array(encode(state))
         run.folder.store().save(
             Checkpoint(ask.round, encoded, run.gathered.fingerprint, progress, 0), best=ask.round
