@@ -335,6 +335,11 @@ def plain_name(name: object, what: str) -> str:
     return name
 
 
+def plain_names(names: Iterable[object]) -> list[str]:
+    """Those of the names that `plain_name` takes, in their order."""
+    return [name for name in names if type(name) is str and _PLAIN.fullmatch(name)]
+
+
 def path_inside(folder: Path, *names: str) -> Path:
     """The path of plain names below one of our own folders. Raises GuardError.
 

@@ -8,7 +8,6 @@ method sees these steps.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
@@ -386,13 +385,9 @@ def bring_home(source: Path, target: Path) -> None:
 
 
 def _plain_names(folder: Path) -> list[str]:
-    """The plain names in a folder; none if it is a link."""
-    found = []
-    if folder.is_dir() and not folder.is_symlink():
-        for path in sorted(folder.iterdir()):
-            with contextlib.suppress(GuardError):
-                found.append(files.path_inside(folder, path.name).name)
-    return found
+    """The plain names in a folder that are no links; none if it is a link itself."""
+    paths = sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []
+    return files.plain_names(path.name for path in paths if not path.is_symlink())
 
 
 # --- Events for the lead

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from confide.errors import ConfideError, GuardError, printable
 from confide.federation.ledger import ledger
-from confide.files import path_inside, plain_name
+from confide.files import path_inside, plain_names
 from confide.jobs.comparison import RunComparison, compare
 from confide.runs.folder import RunFolder
 from confide.runs.result import RESULT, Result, RoundRecord
@@ -155,7 +155,7 @@ class Runs:
             found = [path.name for path in self.folder.iterdir() if _is_run(path)]
         except OSError:
             return []
-        return sorted(name for name in found if _is_plain(name))
+        return sorted(plain_names(found))
 
     def all(self) -> list[WatchedRun]:
         """All runs, those that changed last first."""
@@ -177,13 +177,6 @@ class Runs:
         patience = max(QUIET, 5 * (view.pace or 0.0))
         silent = view.state == "running" and time.time() - view.changed > patience
         return replace(view, state="quiet") if silent else view  # stopped, or in a long step
-
-
-def _is_plain(name: str) -> bool:
-    try:
-        return bool(plain_name(name, "a run"))
-    except GuardError:
-        return False
 
 
 def _is_run(path: Path) -> bool:

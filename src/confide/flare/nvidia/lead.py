@@ -21,7 +21,7 @@ from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session
 
 from confide import files
-from confide.errors import EngineError, GuardError, RunError, SettingsError, printable
+from confide.errors import EngineError, RunError, SettingsError, printable
 from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
 from confide.flare import joining
@@ -273,13 +273,9 @@ class LeadSession:
                 ) from error
 
 
-def _names(rows: Sequence[files.Tree], key: str) -> list[str]:
+def _names(rows: Sequence[object], key: str) -> list[str]:
     """The proper names in rows of the server's lists."""
-    found = []
-    for row in rows:
-        with contextlib.suppress(GuardError, LookupError, TypeError):
-            found.append(files.plain_name(row[key], key))
-    return found
+    return files.plain_names(row.get(key) for row in rows if isinstance(row, dict))
 
 
 def _connected(kit: Kit, timeout: float) -> Session:
