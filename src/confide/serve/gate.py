@@ -32,10 +32,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from confide.files import decode_json
-from confide.report.words import templates
 from confide.settings.reading import expected, own_words
 from confide.text.document import Document, Entity
 from confide.text.segment import CODES, Splitting, into_sentences
+from confide.words import templates
 
 # --- Limits of a caller
 #
