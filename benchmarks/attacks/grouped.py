@@ -134,7 +134,7 @@ def engine_with(attack: str) -> type[SequentialEngine]:
 
             def lying(site: Any, memory: Any, ask: Any, turn: Any) -> Any:
                 reply, after = step.answer(site, memory, ask, turn)
-                before = {name: step.start(ask, reply, name) for name in reply.weights}
+                before = {name: step.learnt.begun(ask, reply, name) for name in reply.weights}
                 told = lie(before, reply.weights, turn.round)
                 for name, seen_V in reply.seen.items():
                     told[name] = told[name] * (seen_V[:, None] > 0)
@@ -147,7 +147,7 @@ def engine_with(attack: str) -> type[SequentialEngine]:
         ) -> Iterator[Delivery]:
             for found in super().deliver(step, round, asks=asks, timeout=timeout):
                 is_it = attack == NOISE and step == "mask" and found.site == LIAR
-                if not is_it or peek(found.reply)["message"] == Failure.__name__:
+                if not is_it or peek(found.reply).message == Failure.__name__:
                     yield found
                     continue
                 lanes_B = decode(Masked, found.reply).lanes_B.copy()

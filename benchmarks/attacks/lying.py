@@ -95,7 +95,7 @@ def engine_with(lie: Lie | None, liar: str) -> type[SequentialEngine]:
         ) -> Iterator[Delivery]:
             for found in super().deliver(step, round, asks=asks, timeout=timeout):
                 honest = found.site != liar or step != TRAIN.name or lie is None
-                if honest or peek(found.reply)["message"] == Failure.__name__:
+                if honest or peek(found.reply).message == Failure.__name__:
                     yield found
                     continue
                 ask = decode(TRAIN.ask, asks[found.site])

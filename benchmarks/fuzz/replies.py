@@ -44,7 +44,7 @@ from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery, Federation
 from confide.federation.ledger import Ledger
-from confide.federation.messages import DTYPES, decode, encode, fields_of
+from confide.federation.messages import DTYPES, decode, encode, forms_of
 from confide.federation.secure.server import Summing
 from confide.federation.secure.steps import EXCHANGES, as_asked
 from confide.federation.steps import Step
@@ -317,11 +317,11 @@ def _forged(step: Step, replies: Replies, site: str, draw: random.Random) -> tup
         return "bytes", _spoilt(replies[site], draw)
     try:
         message: Any = decode(step.reply, replies[site])
-        names = [*fields_of(step.reply)]
+        names = [*forms_of(step.reply)]
         chosen = draw.sample(names, draw.choice([1, 1, 1, min(2, len(names))]))
         how = []
         for name in chosen:
-            kind = fields_of(step.reply)[name]
+            kind = forms_of(step.reply)[name].kind
             word, value = _changed(kind, getattr(message, name), draw)
             how.append(f"{name} {word}")
             message = dataclasses.replace(message, **{name: value})

@@ -18,7 +18,7 @@ from confide.errors import FederationError, QuorumError, SettingsError
 from confide.federation.engines import SequentialEngine
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
-from confide.federation.messages import decode, encode, fields_of, peek
+from confide.federation.messages import decode, encode, forms_of, peek
 from confide.federation.quantising import restore_reply
 from confide.federation.steps import LARGEST, Step, odd_part
 from confide.methods import METHODS
@@ -96,7 +96,7 @@ def lied(step: Step, ask: bytes, data: bytes, lie: Lie) -> bytes:
     named = found if isinstance(found, dict) else {"": found}
     told = {}
     for name, array in named.items():
-        start = step.start(asked, reply, name) if step.learnt.start and step.start else None
+        start = step.learnt.begun(asked, reply, name) if step.learnt.start else None
         told[name] = lie(np.zeros_like(array) if start is None else start, array)
     spoilt: Any = told if isinstance(found, dict) else told[""]
     return encode(dataclasses.replace(reply, **{step.learnt.field: spoilt}))
@@ -112,7 +112,7 @@ def let_lie(patch: pytest.MonkeyPatch, method: str, lie: Lie, liar: str = LIAR) 
         answered = SequentialEngine.deliver(self, step, round, asks=asks, timeout=timeout)
         for one in answered:
             reply = one.reply
-            if one.site == liar and step in steps and peek(reply)["message"] != "Failure":
+            if one.site == liar and step in steps and peek(reply).message != "Failure":
                 reply = lied(steps[step], asks[one.site], reply, lie)
             yield Delivery(one.site, reply, one.seconds)
 
@@ -123,11 +123,11 @@ def test_every_sum_of_arrays_says_what_was_learnt() -> None:
     """Or one site's reply could be as large as it likes."""
     for method, kind in OPEN.items():
         for step in kind.steps:
-            arrays = {"array", "arrays"} & set(fields_of(step.reply).values())
+            arrays = {"array", "arrays"} & {form.kind for form in forms_of(step.reply).values()}
             if step.summed and arrays and step.name not in OPTIONAL:  # these count, in lanes
                 assert step.learnt is not None, f"{method}: step {step.name} has no `learnt`"
             if step.learnt is not None:
-                assert step.learnt.field in fields_of(step.reply)
+                assert step.learnt.field in forms_of(step.reply)
 
 
 @pytest.mark.parametrize(("method", "lie"), lying())

@@ -13,7 +13,7 @@ import pytest
 
 from confide.errors import CheckpointError, DataError, QuorumError, RunError, SiteFault
 from confide.federation.federation import Delivery, Federation
-from confide.federation.messages import class_of, decode, encode, fields_of, peek
+from confide.federation.messages import class_of, decode, encode, forms_of, peek
 from confide.federation.steps import Step
 from confide.methods import METHODS
 from confide.runs.run import run
@@ -83,8 +83,8 @@ def test_every_pair_has_an_entry() -> None:
 
 def test_state_and_memory_can_travel() -> None:
     for pair in METHODS.values():
-        assert fields_of(pair.State)
-        assert fields_of(pair.Memory)
+        assert forms_of(pair.State)
+        assert forms_of(pair.Memory)
 
 
 @pytest.mark.parametrize(
@@ -272,17 +272,17 @@ def poisons(step: Step) -> dict[str, Any]:
 
         return spoiled_one
 
-    for name, kind in fields_of(step.reply).items():
-        if kind == "number":
+    for name, form in forms_of(step.reply).items():
+        if form.kind == "number":
             spoiled[f"absurd {name}"] = change(name, lambda old: type(old)(10**15))
             spoiled[f"negative {name}"] = change(name, lambda old: type(old)(-(10**15)))
-        if kind == "array":
+        if form.kind == "array":
             spoiled[f"shape of {name}"] = change(name, lambda old: np.zeros((7, 7), old.dtype))
-        if kind == "array" and step.summed:
+        if form.kind == "array" and step.summed:
             spoiled[f"absurd {name}"] = change(name, lambda old: np.full_like(old, _least(old)))
             spoiled[f"type of {name}"] = change(name, lambda old: old.astype(np.float64))
             spoiled[f"NaN in {name}"] = change(name, lambda old: np.full(old.shape, np.nan))
-        if kind == "arrays":
+        if form.kind == "arrays":
             spoiled[f"NaN in {name}"] = change(name, first(lambda a: np.full_like(a, np.nan)))
             spoiled[f"shape of {name}"] = change(name, first(lambda a: a[..., :-1].copy()))
             spoiled[f"other {name}"] = change(name, lambda old: {**old, "odd": np.ones(3)})
@@ -360,7 +360,7 @@ def poisoned_run(
     """A run without the site whose replies are spoiled."""
 
     def change(asked: str, site: str, round: int, reply: bytes) -> bytes:
-        if asked != step or site != "site-1" or peek(reply)["message"] == "Failure":
+        if asked != step or site != "site-1" or peek(reply).message == "Failure":
             return reply
         return bytes(spoil(reply))
 
@@ -371,8 +371,8 @@ def poisoned_run(
     refused = [e for e in events if e.kind == "failed" and "the server refused" in e.message]
     assert [(event.site, event.step) for event in refused][:1] == [("site-1", step)]
     state = decode(METHODS[method].State, states(folder / "run").popitem()[1])
-    for name, kind in fields_of(METHODS[method].State).items():
-        if kind == "arrays":
+    for name, form in forms_of(METHODS[method].State).items():
+        if form.kind == "arrays":
             assert all(np.isfinite(array).all() for array in attrgetter(name)(state).values())
     assert done.result.scores.overall[TASKS[settings.task].unit] > 0
 

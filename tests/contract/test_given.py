@@ -110,7 +110,7 @@ def test_every_ask_that_a_site_remembers_names_its_later_sums(
                 said = engine.again(name, round, site, data)
             except MessageError:
                 continue  # no such message can be sent
-            if peek(said)["message"] != Failure.__name__:
+            if peek(said).message != Failure.__name__:
                 bound.add(f"{name}.{field}")
                 given.add(name)
                 assert host._common(round, "~") != honest, f"{name}.{field} is not bound"
@@ -151,7 +151,7 @@ class Lying(SequentialEngine):
             for other in type(self).lies(EXCHANGES.get(step) or host._steps[step], asks[site]):
                 self.told.append(f"lied in {step}")
                 believed = self._hosts[site].answer(step, round, other)
-                if step in EXCHANGES or peek(believed)["message"] != Failure.__name__:
+                if step in EXCHANGES or peek(believed).message != Failure.__name__:
                     asks[site] = other
                     break
         return super().deliver(step, round, asks=asks, timeout=timeout)
@@ -180,7 +180,7 @@ def has(step: Step, field: str) -> bool:
 
 def in_form(step: Step, ask: bytes) -> Iterator[bytes]:
     """Another model spec."""
-    if peek(ask)["message"] != Opening.__name__ and has(step, "form"):
+    if peek(ask).message != Opening.__name__ and has(step, "form"):
         for field, other in others(decode(step.ask, ask)):
             if field.startswith("form."):
                 yield encode(other)
@@ -196,7 +196,7 @@ def in_public_set(step: Step, ask: bytes) -> Iterator[bytes]:
 
 
 def _in_opening(ask: bytes, change: Callable[[Opening], Opening]) -> Iterator[bytes]:
-    if peek(ask)["message"] == Opening.__name__:
+    if peek(ask).message == Opening.__name__:
         yield encode(change(decode(Opening, ask)))
 
 

@@ -32,15 +32,13 @@ from confide.federation.messages import (
     encode,
     forms_of,
     limits_of,
-    limits_with,
     peek,
-    undeclared,
 )
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.flare.joining import JOIN, LEAVE
 from confide.methods import METHODS
-from federation.toys import MULTIPLY, TELL, Reply, ask
+from federation.toys import MULTIPLY, TELL, Reply, ask, undeclared
 
 MIB = 2**20
 STEPS = {
@@ -274,7 +272,7 @@ def test_no_message_of_a_site_without_weights_may_be_large(step: Step) -> None:
     """Numbers, names and counts alone: at most a few hundred megabytes, and a small header."""
     if step.like or step.shapes is not None:
         return
-    limits = limits_with(step.reply, {})
+    limits = limits_of(step.reply)
     assert limits.header <= 8 * MIB
     assert limits.bytes <= 200 * MIB
 

@@ -18,12 +18,19 @@ from confide.errors import DataError
 from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Delivery, Federation
 from confide.federation.ledger import Ledger
-from confide.federation.messages import Arrays, Learnt, Value, carries
+from confide.federation.messages import Arrays, Learnt, Value, carries, forms_of
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.text.document import Document
 
 SECRET = "Jürgen Zweifel was given morphine"
+
+
+def undeclared(kind: type) -> list[str]:
+    """The array fields of a message that do not declare their number type or their axes."""
+    forms = forms_of(kind).items()
+    arrays = {name: form for name, form in forms if form.kind == "array"}
+    return [name for name, form in arrays.items() if form.axes is None or not form.dtypes]
 
 
 @dataclass(frozen=True)

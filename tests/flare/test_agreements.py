@@ -81,8 +81,8 @@ def joining(settings: Settings, run: str = "trial", **changes: Any) -> bytes:
 def said(home: SiteHome, step: str, data: bytes, round: int = 0) -> tuple[str, str]:
     """The code and the detail of a refusal; of any other reply its message and nothing."""
     reply = home.answer(step, round, data)
-    if peek(reply)["message"] != "Failure":
-        return peek(reply)["message"], ""
+    if peek(reply).message != "Failure":
+        return peek(reply).message, ""
     failure = decode(Failure, reply)
     return failure.code, failure.detail
 

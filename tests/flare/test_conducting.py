@@ -271,12 +271,12 @@ def test_a_round_that_is_asked_again_with_other_weights_counts(tmp_path: Path) -
     listening = Listens(files, "train")
     conduct(tmp_path / "server", settings, listening)
     home, heard = listening.homes["site-1"], listening.heard[0]
-    assert peek(home.answer("train", 1, heard))["message"] == "Update"
+    assert peek(home.answer("train", 1, heard)).message == "Update"
     other = decode(Train, heard)
     third, fourth = (encode(scaled(other, by)) for by in (0.5, 0.6))
-    assert peek(home.answer("train", 1, third))["message"] == "Update"
+    assert peek(home.answer("train", 1, third)).message == "Update"
     assert decode(Failure, home.answer("train", 1, fourth)).code == "too-many-rounds"
-    assert peek(home.answer("train", 1, third))["message"] == "Update"
+    assert peek(home.answer("train", 1, third)).message == "Update"
     again = SiteHome(files["site-1"])
     assert decode(Failure, again.answer("train", 1, heard)).code == "not-joined"
 

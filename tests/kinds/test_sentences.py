@@ -10,7 +10,7 @@ import pytest
 from cases import each
 from confide.errors import DataError, MessageError, SettingsError
 from confide.federation.failures import Refusal
-from confide.federation.messages import decode, decode_file, encode, fields_of
+from confide.federation.messages import decode, decode_file, encode, forms_of
 from confide.federation.seals import is_digest
 from confide.kinds import public as sentences
 from confide.kinds.encoder import EncoderForm
@@ -69,7 +69,7 @@ def test_labels_are_the_spans_of_the_documents(scheme: Any) -> None:
 def test_what_travels_has_no_annotation() -> None:
     bare = [replace(one, entities=()) for one in DOCUMENTS]
     assert public_of(*DOCUMENTS) == public_of(*bare)
-    assert set(fields_of(PublicSentences)) == {"sentences"}
+    assert set(forms_of(PublicSentences)) == {"sentences"}
 
 
 def test_the_digest_tells_sets_apart() -> None:

@@ -43,7 +43,7 @@ class Seen(SequentialEngine):
         for found in super().deliver(step, round, asks=asks, timeout=timeout):
             place = (step, found.site)
             self.asks[place] = decode(kind.ask, asks[found.site])
-            if peek(found.reply)["message"] == kind.reply.__name__:
+            if peek(found.reply).message == kind.reply.__name__:
                 self.replies[place] = decode(kind.reply, found.reply)
                 self.sent[place] = found.reply
                 changed = self.change(step, found.site, round, self.replies[place])

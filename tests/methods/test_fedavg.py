@@ -46,7 +46,7 @@ class Seen(SequentialEngine):
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
     ) -> Iterator[Delivery]:
         for found in super().deliver(step, round, asks=asks, timeout=timeout):
-            if peek(found.reply)["message"] == "Update":
+            if peek(found.reply).message == "Update":
                 ask = decode(Train, asks[found.site])
                 self.asks.append(ask)
                 self.replies[found.site] = restore_reply(TRAIN, ask, decode(Update, found.reply))

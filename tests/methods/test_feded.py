@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.errors import QuorumError, SettingsError
-from confide.federation.messages import Arrays, encode, fields_of
+from confide.federation.messages import Arrays, encode, forms_of
 from confide.federation.seals import is_digest
 from confide.kinds.pieces import relation_batch
 from confide.kinds.relations.batches import NO_RELATION, candidates
@@ -264,7 +264,7 @@ def test_the_labels_of_the_public_set_are_not_sent(tmp_path: Path) -> None:
     assert memory.public.texts == state.public.texts
     assert len(state.labels) == state.public.rows == 24
     assert {one.relation for one in memory.public.examples()} == {NO_RELATION}
-    assert not any("label" in name for name in fields_of(method.pair.Memory))
+    assert not any("label" in name for name in forms_of(method.pair.Memory))
 
 
 FORM = RelationForm(

@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.errors import GuardError, QuorumError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.guards import check_reply
-from confide.federation.messages import encode, fields_of
+from confide.federation.messages import encode, forms_of
 from confide.federation.steps import Turn
 from confide.kinds.public import PublicSentences
 from confide.methods import METHODS
@@ -145,8 +145,8 @@ def test_labels_do_not_leave_the_server(pair: str, tmp_path: Path) -> None:
     state = method.start(federation)
     memory = engine.memory("site-1")
     assert memory.public == state.public
-    assert set(fields_of(type(memory.public))) - {"width"} == {"sentences"}
-    assert not any("label" in name or "tags" in name for name in fields_of(METHODS[pair].Memory))
+    assert set(forms_of(type(memory.public))) - {"width"} == {"sentences"}
+    assert not any("label" in name or "tags" in name for name in forms_of(METHODS[pair].Memory))
 
 
 # --- words ----------------------------------------------------------------------------------------

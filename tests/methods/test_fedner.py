@@ -62,7 +62,7 @@ class Seen(SequentialEngine):
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
     ) -> Iterator[Delivery]:
         for found in super().deliver(step, round, asks=asks, timeout=timeout):
-            if peek(found.reply)["message"] == "Improved":
+            if peek(found.reply).message == "Improved":
                 self.sent[found.site] = decode(Improved, found.reply)
                 ask = decode(Improve, asks[found.site])
                 whole: Any = restore_reply(IMPROVE, ask, self.sent[found.site])

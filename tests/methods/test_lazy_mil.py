@@ -864,7 +864,7 @@ def test_a_triple_that_the_site_did_not_bid_for_is_refused(tmp_path: Path) -> No
             federation.ask(HEAR_WINNERS, {"site-1": HearWinners(digests)}, round=number, at_least=1)
     with pytest.raises(QuorumError, match="did not bid for in this round"):
         ask = Train(state.weights, config(), "equal", [])
-        federation.sum(lazy_mil.TRAIN_ON_WINNERS, ask, round=1, sites=["site-1"], at_least=1)
+        federation.sum(lazy_mil.TRAIN_ON_WINNERS, ask, round=1, sites=["site-1"])
 
 
 GOOD = Bids(marks(1, 2), f32(0.25, 1.0))

@@ -38,7 +38,7 @@ class Saying:
 def parted(said: dict[str, Any], at_least: int, ours: Any = None) -> tuple[Any, Federation]:
     def error(parted: Parted) -> ConfideError:
         return FederationError(
-            f"odd: {parted.differing}; tied: {parted.tied}; groups: {parted.groups}"
+            f"odd: {parted.differing}; tied: {not parted.differing}; groups: {parted.groups}"
         )
 
     sites = federation(Saying(*sorted(said)), at_least=at_least)

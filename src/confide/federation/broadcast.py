@@ -36,7 +36,7 @@ import numpy as np
 from confide.errors import GuardError
 from confide.federation import quantising
 from confide.federation.failures import Refusal
-from confide.federation.memory import MemoryStore
+from confide.federation.memory import MemoryStore, as_array
 from confide.federation.messages import (
     Arrays,
     FieldSize,
@@ -102,7 +102,8 @@ class Broadcast:
     """
 
     def __init__(self, down: Down = "whole", *, share: float = 0.01) -> None:
-        self._down = down
+        self._saves = down != "whole"
+        self._codes = down not in ("whole", "cached")
         coding: Any = down if self._codes else "int8"  # the others need none
         self._quantiser = Quantiser(coding, share)
         self.residual: Arrays = {}
@@ -114,16 +115,6 @@ class Broadcast:
         self._cached: dict[str, bytes] = {}
         self._pinned: dict[str, bytes] = {}
         self._on_the_way: dict[str, tuple[bytes, bool, bool]] = {}
-
-    @property
-    def _codes(self) -> bool:
-        """True if differences travel in codes."""
-        return self._down not in ("whole", "cached")
-
-    @property
-    def saves(self) -> bool:
-        """True if anything is sent in another form than whole."""
-        return self._down != "whole"
 
     def begin(self, weights: Arrays, *, seed: int | None = None) -> Arrays:
         """The common weights before round 1 as sites will have them: codes start in float16.
@@ -148,7 +139,7 @@ class Broadcast:
         """Go on from these common weights; `residual` is what rounding has left out until now."""
         self.residual = dict(residual or {})
         self._whole = weights
-        if self.saves:
+        if self._saves:
             self._now = SentWeights(weights, digest_of_weights(weights))
 
     def rounded(self, before: Arrays, after: Arrays) -> Arrays:
@@ -181,7 +172,7 @@ class Broadcast:
 
         An ask travels as it is if it holds no weights, or others than the common ones.
         """
-        if not self.saves or not _holds_common(ask):
+        if not self._saves or not _holds_common(ask):
             return ask
         given = self._now
         if given is None or not _same(given.weights, getattr(ask, COMMON)):
@@ -191,17 +182,17 @@ class Broadcast:
         has = {self._cached.get(name, b"") for name in names}
         drawn = self._drawn(given, has, names)
         self._on_the_way |= dict.fromkeys(names, (given.digest, keep, drawn is not None))
-        sent: Arrays = {GIVES: _as_array(given.digest)}
+        sent: Arrays = {GIVES: as_array(given.digest)}
         if has == {given.digest}:
             pass
         elif drawn is not None:
-            sent[FIRST] = _as_array(drawn.to_bytes(8, "big"))
+            sent[FIRST] = as_array(drawn.to_bytes(8, "big"))
         elif given.codes is not None and has <= {given.before, given.digest}:
-            sent |= {FROM: _as_array(given.before), **given.codes}
+            sent |= {FROM: as_array(given.before), **given.codes}
         else:
             sent |= self._whole
         if keep:
-            sent[KEEP] = _as_array(given.digest)
+            sent[KEEP] = as_array(given.digest)
         return replace(ask, **{COMMON: sent})
 
     def _drawn(self, given: SentWeights, has: set[bytes], names: Iterable[str]) -> int | None:
@@ -224,7 +215,7 @@ class Broadcast:
             return ask
         if digest_of_weights(getattr(ask, COMMON)) != self._pin:
             return ask
-        return replace(ask, **{COMMON: {GIVES: _as_array(self._pin)}})
+        return replace(ask, **{COMMON: {GIVES: as_array(self._pin)}})
 
     def encoded(
         self, step: Step, asks: Mapping[str, object]
@@ -348,10 +339,6 @@ def _same(one: Arrays, other: Arrays) -> bool:
     )
 
 
-def _as_array(said: bytes) -> np.ndarray:
-    return np.frombuffer(said, np.uint8)
-
-
 def _digest_in(said: np.ndarray) -> bytes:
     if said.dtype != np.uint8 or said.shape != (32,):
         raise Refusal("bad-ask")
@@ -398,7 +385,7 @@ class Uploading:
         """The reply as it travels, and what settles it. Raises GuardError: not finite."""
         quantiser = self._quantiser
         if quantiser is None or not can_quantise(step):
-            return quantising.drop_unchanged_rows(step, ask, reply), _nothing
+            return quantising.drop_unchanged_rows(step, ask, reply), lambda: None
         memory = self._memory if quantiser.loses_much else None
         before = memory.before(round, step.name) if memory is not None else None
         every = before.changes if before is not None else {}
@@ -409,10 +396,6 @@ class Uploading:
             step, ask, reply, quantiser=quantiser, seed=draws, residual=left, most=self._most
         )
         if memory is None:
-            return said, _nothing
+            return said, lambda: None
         after = Left({**every, **{start + name: rest for name, rest in codes.residual.items()}})
         return said, lambda: memory.commit(round, step.name, after)
-
-
-def _nothing() -> None:
-    """Settle nothing: nothing was left out that must be kept."""

@@ -214,27 +214,25 @@ class Pile:
 
     def put(self, site: str, ask: object, reply: Any) -> None:
         """Put a reply aside. Raises GuardError if its weight is not positive."""
-        squares = 0.0
+        form, held, spooled = reply_form(reply), reply, (0, 0)
         if not self._combining.combines(self._step):
-            for change in changes(self._learnt, ask, reply):
-                squares += _squares(change)
+            norm = change_norm(self._learnt, ask, reply)
             arrays = (by_name(value) for _, form, value in values_of(reply) if form.holds_arrays)
             self._room -= sum(array.nbytes for one in arrays for array in one.values())
-            spooled = (0, 0) if self._room >= 0 else self._spool.put(encode(reply))
-            held = reply if self._room >= 0 else None
-            self._kept[site] = _Kept(reply_form(reply), math.sqrt(squares), held, spooled)
-            return
-        self._start = by_name(getattr(ask, self._learnt.start)) if self._learnt.start else {}
-        first, count = -1, 0
-        for change in changes(self._learnt, ask, reply):
-            squares += _squares(change)
-            place = self._spool.put(change.astype(np.float32).tobytes())
-            first, count = place[0] if first < 0 else first, count + place[1]
-        field = self._learnt.field
-        said = getattr(reply, field)
-        bare = {} if isinstance(said, dict) else said[:0]
-        rest = replace(reply, **{field: bare})
-        self._kept[site] = _Kept(reply_form(reply), math.sqrt(squares), rest, (first, count))
+            if self._room < 0:
+                held, spooled = None, self._spool.put(encode(reply))
+        else:
+            self._start = by_name(getattr(ask, self._learnt.start)) if self._learnt.start else {}
+            squares, first, count = 0.0, -1, 0
+            for change in changes(self._learnt, ask, reply):
+                squares += _squares(change)
+                place = self._spool.put(change.astype(np.float32).tobytes())
+                first, count = place[0] if first < 0 else first, count + place[1]
+            norm, spooled = math.sqrt(squares), (first, count)
+            said = getattr(reply, self._learnt.field)
+            bare = {} if isinstance(said, dict) else said[:0]
+            held = replace(reply, **{self._learnt.field: bare})
+        self._kept[site] = _Kept(form, norm, held, spooled)
 
     def leave_out(self) -> dict[str, tuple[str, str]]:
         """Leave out replies that differ in form or are too far off; by site, the code and why."""

@@ -12,18 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide import errors
-from confide.errors import (
-    ConfideError,
-    DeviceError,
-    EngineError,
-    GuardError,
-    MessageError,
-    QuorumError,
-    RunError,
-    SiteFault,
-    SmallBatchError,
-    printable,
-)
+from confide.errors import ConfideError, SiteFault, printable
 from confide.federation.messages import carries
 
 CODES = {
@@ -176,11 +165,11 @@ def failure_from(error: BaseException) -> Failure:
     code, detail = "error", ""
     if isinstance(error, Refusal):
         code, detail = error.code, error.detail
-    elif isinstance(error, DeviceError):
+    elif isinstance(error, errors.DeviceError):
         code = "device-memory"
-    elif isinstance(error, SmallBatchError):
+    elif isinstance(error, errors.SmallBatchError):
         code = "small-batch"
-    elif isinstance(error, GuardError):
+    elif isinstance(error, errors.GuardError):
         code, detail = "guard", error.what
     else:
         for one in _causes(error):
@@ -227,9 +216,9 @@ def blaming(site: str, *, step: str, round: int) -> Iterator[None]:
     """
     try:
         yield
-    except (SiteFault, EngineError, QuorumError, RunError):
+    except (SiteFault, errors.EngineError, errors.QuorumError, errors.RunError):
         raise
-    except (MessageError, GuardError) as error:
+    except (errors.MessageError, errors.GuardError) as error:
         raise refused(error.what, site=site, step=step, round=round) from error
     except Exception as error:
         why = f"it cannot be used ({type(error).__name__} at {_place(error)})"

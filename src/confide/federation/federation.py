@@ -161,7 +161,6 @@ class Federation:
         round: int,
         sites: Sequence[str] | None = None,
         at_least: int | None = None,
-        timeout: float | None = None,
     ) -> dict[str, Any]:
         """Every site's reply, sorted by site. `ask` is one message for all, or a mapping by site.
 
@@ -171,20 +170,14 @@ class Federation:
         if step.summed:
             raise FederationError(f"step {step.name} may only be summed")
         names, asks = self._addressed(ask, sites)
-        replies = dict(self._replies(step, asks, round=round, timeout=timeout))
+        replies = dict(self._replies(step, asks, round=round))
         outliers = self._leave_out(step, replies, asks, round=round)
         answered = len(replies)
         self._settle(step, names, answered, round=round, at_least=at_least, outliers=outliers)
         return dict(sorted(replies.items()))
 
     def sum(
-        self,
-        step: Step,
-        ask: object,
-        *,
-        round: int,
-        sites: Sequence[str] | None = None,
-        at_least: int | None = None,
+        self, step: Step, ask: object, *, round: int, sites: Sequence[str] | None = None
     ) -> Any:
         """The sum of the replies, field by field: floats in float64, integers in int64.
 
@@ -196,7 +189,7 @@ class Federation:
             raise FederationError(f"step {step.name} was not declared as one that is summed")
         names, asks = self._addressed(ask, sites)
         if self.summing is not None:
-            return step.reply(**self._in_lanes(step, ask, names, round=round, at_least=at_least))
+            return step.reply(**self._in_lanes(step, ask, names, round=round))
         together = self._combining.looks_at(step, len(names))
         heard = self._replies(step, asks, round=round, ordered=not together)
         with closing(heard):
@@ -204,7 +197,7 @@ class Federation:
                 total, answered, outliers = self._piled(step, heard, asks, round=round)
             else:
                 (total, answered), outliers = self._added(step, heard, round=round), 0
-        self._settle(step, names, answered, round=round, at_least=at_least, outliers=outliers)
+        self._settle(step, names, answered, round=round, outliers=outliers)
         return step.reply(**total)
 
     def tally(self, step: Step, ask: object, *, round: int, labels: Sequence[str]) -> Any:
@@ -214,14 +207,7 @@ class Federation:
         return step.tables.back(total["tables"], labels)
 
     def _in_lanes(
-        self,
-        step: Step,
-        ask: object,
-        names: list[str],
-        *,
-        round: int,
-        at_least: int | None = None,
-        labels: Sequence[str] = (),
+        self, step: Step, ask: object, names: list[str], *, round: int, labels: Sequence[str] = ()
     ) -> Total:
         """The sum of the replies as whole numbers; sites that are lost are asked nothing more."""
         if (summing := self.summing) is None or not is_summed(step) or isinstance(ask, Mapping):
@@ -236,7 +222,6 @@ class Federation:
             names,
             found.answered,
             round=round,
-            at_least=at_least,
             empty=found.empty,
             outliers=len(found.outliers),
         )
@@ -332,7 +317,7 @@ class Federation:
                     continue
                 self.took_part.add(name)
                 replies[name] = reply
-        self._settle(step, list(sites), len(replies), round=round, at_least=None)
+        self._settle(step, list(sites), len(replies), round=round)
         return replies
 
     def enough(self, count: int) -> bool:
@@ -378,7 +363,6 @@ class Federation:
         asks: Mapping[str, object],
         *,
         round: int,
-        timeout: float | None = None,
         ordered: bool = False,
         failed: Callable[[str], None] = lambda code: None,
     ) -> Replies:
@@ -389,9 +373,7 @@ class Federation:
         """
         again: dict[str, object] = {}
         encoded = self._encode(step, asks, round)
-        deliveries = self._engine.deliver(
-            step.name, round, asks=encoded, timeout=timeout or self._timeout
-        )
+        deliveries = self._engine.deliver(step.name, round, asks=encoded, timeout=self._timeout)
         with closing(deliveries):  # a caller that stops early must not keep the engine waiting
             for data in in_order(deliveries, asks) if ordered else deliveries:
                 site = data.site
@@ -412,7 +394,7 @@ class Federation:
                 yield site, reply
                 del data, reply  # no reply is held while the next one comes
         if again:
-            yield from self._replies(step, again, round=round, timeout=timeout, failed=failed)
+            yield from self._replies(step, again, round=round, failed=failed)
 
     def _failed(self, fault: SiteFault) -> None:
         self.faults.append(fault)
@@ -461,7 +443,7 @@ class Federation:
         answered: int,
         *,
         round: int,
-        at_least: int | None,
+        at_least: int | None = None,
         empty: int = 0,
         outliers: int = 0,
     ) -> None:
@@ -501,14 +483,9 @@ class Parted:
     differing: tuple[str, ...]
     groups: tuple[tuple[str, ...], ...]
 
-    @property
-    def tied(self) -> bool:
-        """True if the outliers cannot be told."""
-        return not self.differing
-
     def who(self, one: str, tied: str) -> str:
         """`one` with these sites for its {}; where nobody can tell them, `tied`: the groups."""
-        if self.tied:
+        if not self.differing:
             return f"{tied}: {' | '.join(map(', '.join, self.groups))}"
         return one.format(", ".join(self.differing))
 

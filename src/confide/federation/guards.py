@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,9 +28,7 @@ from confide.federation.messages import (
     class_of,
     forms_of,
     limits_of,
-    limits_with,
     values_of,
-    widest,
 )
 from confide.federation.steps import Step
 
@@ -100,24 +98,14 @@ BOUNDED: Mapping[str, tuple[str, Callable[[Any, Guards], bool]]] = {
 """The guard of each field that names one (`carries(rule=...)`), and the code of its failure."""
 
 
-def check_bounded(message: object, guards: Guards) -> None:
-    """Raise Refusal if a field of an ask or a reply is outside the guard that it names."""
-    for name, form, value in values_of(message):
+def check_bounded(fields: Iterable[tuple[str, Form, Any]], guards: Guards) -> None:
+    """Raise Refusal if a field of an ask or a reply is outside the guard that it names.
+
+    `fields` are those of `values_of`; a value may be `Within`.
+    """
+    for name, form, value in fields:
         if form.rule in BOUNDED:
             code, fits = BOUNDED[form.rule]
-            if not fits(value, guards):
-                raise Refusal(code, name)
-
-
-def check_settled(ask: type, settled: Mapping[str, object], guards: Guards) -> None:
-    """Raise Refusal if a field of an ask will be outside the guard that it names.
-
-    `settled` is what the settings make of the ask, as for `check_expected`.
-    """
-    for name, form in forms_of(ask).items():
-        if form.rule in BOUNDED and name in settled:
-            code, fits = BOUNDED[form.rule]
-            value = settled[name]
             if not fits(value.most if isinstance(value, Within) else value, guards):
                 raise Refusal(code, name)
 
@@ -129,7 +117,7 @@ def check_open(reply: object, guards: Guards) -> None:
     whether there is any text.
     """
     for name, form, value in values_of(reply) if guards.masked else ():
-        if form.open:
+        if form.rule == "open":
             continue
         if form.holds_arrays:
             told = any(array.size for array in form.arrays(name, value).values())
@@ -157,7 +145,7 @@ def check_expected(ask: object, expected: Mapping[str, object]) -> None:
     `forms_of`. A field without one must be declared to vary; arrays always do.
     """
     for name, form, value in values_of(ask):
-        free = form.holds_arrays or form.varies
+        free = form.holds_arrays or form.rule == "varies"
         if not (_is_expected(value, expected[name]) if name in expected else free):
             raise Refusal("not-agreed", name)
 
@@ -280,7 +268,12 @@ def reply_limits(step: Step, ask: object) -> Limits:
     """
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
     numbers = {name: sum(map(math.prod, one.values())) for name, one in step.shapes(ask).items()}
-    return widest([limits_with(step.reply, like, numbers=numbers), limits_of(Failure)])
+    reply, failure = limits_of(step.reply, like=like, numbers=numbers), limits_of(Failure)
+    return Limits(
+        bytes=max(reply.bytes, failure.bytes),
+        header=max(reply.header, failure.header),
+        arrays=max(reply.arrays, failure.arrays),
+    )
 
 
 def check_reply(step: Step, ask: object, reply: object) -> None:
@@ -295,7 +288,9 @@ def check_reply(step: Step, ask: object, reply: object) -> None:
     for name, form, value in values_of(reply):
         if form.holds_arrays:
             if name in shapes:
-                _check_shapes(name, form, shapes[name], by_name(value))
+                asked = f"what {class_of(step.ask).__name__} asks for"
+                dtypes = dict.fromkeys(shapes[name], form.dtypes)
+                _check_alike(name, by_name(value), shapes[name], dtypes=dtypes, like=asked)
             for place, array in form.arrays(name, value).items():
                 _check_array(place, array)
                 _check_within(place, form, ask, array)
@@ -310,23 +305,38 @@ def check_reply(step: Step, ask: object, reply: object) -> None:
         elif form.value.text == "names":
             check_names(name, value)
     for asked, replied in step.like:
-        _check_like(asked, getattr(ask, asked), replied, getattr(reply, replied))
+        arrays = getattr(ask, asked)
+        _check_alike(
+            replied,
+            getattr(reply, replied),
+            {name: array.shape for name, array in arrays.items()},
+            dtypes={name: {array.dtype.name} for name, array in arrays.items()},
+            like=asked,
+        )
     if step.learnt is not None:
         _check_learnt(step.learnt, ask, reply)
     if step.check is not None:
         step.check(ask, reply)
 
 
-def _check_shapes(name: str, form: Form, want: Mapping[str, tuple[int, ...]], got: Arrays) -> None:
-    if want.keys() != got.keys():
-        odd = sorted(want.keys() ^ got.keys())[0]
-        raise GuardError(f"{name} does not hold the arrays that were asked for: {odd}")
-    for key, shape in want.items():
+def _check_alike(
+    name: str,
+    got: Arrays,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    dtypes: Mapping[str, Set[str]],
+    like: str,
+) -> None:
+    """Raise GuardError unless a field has these arrays, each of one of its number types, if any."""
+    if shapes.keys() != got.keys():
+        odd = sorted(shapes.keys() ^ got.keys())[0]
+        raise GuardError(f"{name} and {like} do not hold the same arrays: {odd}")
+    for key, shape in shapes.items():
         place = f"{name}/{key}" if key else name
-        if form.dtypes and got[key].dtype.name not in form.dtypes:
+        if dtypes[key] and got[key].dtype.name not in dtypes[key]:
             raise GuardError(
                 f"{place} has the wrong number type",
-                expected=" or ".join(sorted(form.dtypes)),
+                expected=" or ".join(sorted(dtypes[key])),
                 got=got[key].dtype.name,
             )
         if got[key].shape != shape:
@@ -386,16 +396,13 @@ def check_names(field: str, names: Iterable[str]) -> None:
         raise GuardError(f"{field} has too many names", expected=f"at most {MOST_NAMES}", got=got)
     if len(set(every)) != len(every):
         raise GuardError(f"{field} names something twice")
-    if not all(map(_is_name, every)):
+    fits = (0 < len(one) <= LONGEST_NAME and one == one.strip() for one in every)
+    shown = (one.isprintable() and any(map(str.isalnum, one)) for one in every)
+    if not (all(fits) and all(shown)):
         raise GuardError(
             f"{field} holds something that is not a name",
             expected=f"1 to {LONGEST_NAME} printable characters, with a letter or digit",
         )
-
-
-def _is_name(name: str) -> bool:
-    fits = 0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip()
-    return fits and any(c.isalnum() for c in name)
 
 
 def check_mark(field: str, mark: str) -> None:
@@ -416,22 +423,3 @@ def _check_array(name: str, array: np.ndarray) -> None:
     whole = array.dtype.kind == "i" and array.size > 0
     if whole and max(int(array.max()), -int(array.min())) > MOST:
         raise GuardError(f"{name} is absurdly large")
-
-
-def _check_like(asked: str, want: Arrays, name: str, got: Arrays) -> None:
-    if want.keys() != got.keys():
-        odd = sorted(want.keys() ^ got.keys())[0]
-        raise GuardError(f"{name} and {asked} do not hold the same arrays: {odd}")
-    for key, array in want.items():
-        if array.shape != got[key].shape:
-            raise GuardError(
-                f"{name}/{key} has the wrong shape",
-                expected=str(array.shape),
-                got=str(got[key].shape),
-            )
-        if array.dtype != got[key].dtype:
-            raise GuardError(
-                f"{name}/{key} has the wrong number type",
-                expected=array.dtype.name,
-                got=got[key].dtype.name,
-            )

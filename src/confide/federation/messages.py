@@ -26,7 +26,7 @@ import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypedDict, TypeGuard, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -246,16 +246,17 @@ OWN = Limits(bytes=2**40, header=2**29, arrays=2**20)
 class Form:
     """The declaration of a field. `axes` is None and `dtypes` empty if the field leaves them open.
 
-    `hint` is the annotation; the fields from `most` on, but for it, are those of `carries`.
+    `kind` is "array", "arrays", "number", "text", "list" or "table", and `hint` the annotation; the
+    fields from `most` on are those of `carries`.
     """
 
     kind: str
+    hint: object
     dtypes: frozenset[str]
     axes: tuple[str | int, ...] | None
-    most: int
-    what: str
-    hint: object
-    before: object
+    most: int = 0
+    what: str = ""
+    before: object = None
     rule: str = ""
     value: Value = Value()
 
@@ -263,16 +264,6 @@ class Form:
         """The shapes that the field declares for a reply to this ask, by name ("" for an array)."""
         found = self.value.shape(ask) if self.value.shape is not None else {}
         return found if isinstance(found, dict) else {"": found}
-
-    @property
-    def open(self) -> bool:
-        """True if the server may see the field of one site under the guard `masked`."""
-        return self.rule == "open"
-
-    @property
-    def varies(self) -> bool:
-        """True if no site can work it out from the settings of the run."""
-        return self.rule == "varies"
 
     @property
     def holds_arrays(self) -> bool:
@@ -295,12 +286,6 @@ def class_of(kind: type) -> type:
     """The class of a message: of `Kept[TaggerForm]` it is `Kept`."""
     own: type = typing.get_origin(kind) or kind
     return own
-
-
-@functools.cache
-def fields_of(kind: type) -> dict[str, str]:
-    """The kind of every field: "array", "arrays", "number", "text", "list" or "table", by name."""
-    return {name: form.kind for name, form in forms_of(kind).items()}
 
 
 @functools.cache
@@ -385,22 +370,18 @@ def made_of(kind: type, values: Mapping[str, object], *, start: str = "") -> Any
 
 @functools.cache
 def _form(field: dataclasses.Field[object], hint: object) -> Form:
-    kind, said = _kind(hint), field.metadata
+    kind, said = _kind(hint), dict(field.metadata)
     named = _LEGEND.search(field.name) if kind == "array" else None
-    legend = said.get("legend") or (named[1] if named else "")
+    legend = said.pop("legend", "") or (named[1] if named else "")
     axes = tuple(int(a) if a.isdigit() else a for a in _AXIS.findall(legend)) if legend else None
     arrays = kind in ("array", "arrays")
     array = typing.get_args(hint)[1] if kind == "arrays" else hint
     return Form(
         kind,
+        hint,
         dtypes=_dtypes(array) if arrays else frozenset(),
         axes=axes if arrays else None,
-        most=said.get("most", 0),
-        what=said.get("what", ""),
-        hint=hint,
-        before=said.get("before"),
-        rule=said.get("rule", ""),
-        value=said.get("value", Value()),
+        **said,
     )
 
 
@@ -438,15 +419,6 @@ def _dtypes(hint: object) -> frozenset[str]:
     (scalar,) = typing.get_args(arguments[1])
     scalars = typing.get_args(scalar) or (scalar,)
     return frozenset(np.dtype(one).name for one in scalars if one not in (np.generic, Any))
-
-
-def undeclared(kind: type) -> list[str]:
-    """The array fields of a message that do not declare their number type or their axes."""
-    return [
-        name
-        for name, form in forms_of(kind).items()
-        if form.kind == "array" and (form.axes is None or not form.dtypes)
-    ]
 
 
 def check_arrays(kind: type, values: Mapping[str, object]) -> None:
@@ -487,15 +459,13 @@ def _check(form: Form, array: np.ndarray, place: str, lengths: dict[str | int, i
 # --- how large a message may be -------------------------------------------------------------------
 
 
-def limits_of(kind: type) -> Limits:
-    """The largest that a message of this class may be, whoever sends it."""
-    return limits_with(kind, {})
+_UNKNOWN: Mapping[str, Any] = types.MappingProxyType({})
 
 
-def limits_with(
-    kind: type, like: Mapping[str, Arrays], *, numbers: Mapping[str, int] | None = None
+def limits_of(
+    kind: type, *, like: Mapping[str, Arrays] = _UNKNOWN, numbers: Mapping[str, int] = _UNKNOWN
 ) -> Limits:
-    """Tighten `limits_of` by what is known of some fields.
+    """The largest that a message of this class may be, whoever sends it.
 
     `like`: for fields of arrays by name, the arrays that they must resemble; each may come with one
     bit per row, and in codes with a scale for each. `numbers`: for other array fields, how many
@@ -504,7 +474,8 @@ def limits_with(
     size, header, arrays = 0, 512 + len(class_of(kind).__name__), 0
     for name, form in forms_of(kind).items():
         if not form.holds_arrays:
-            header += 2 * (_most_plain(form) + len(name) + 4)  # JSON within JSON
+            most = form.most or {"number": _NUMBER, "text": _TEXT}.get(form.kind, _LIST)
+            header += 2 * (most + len(name) + 4)  # JSON within JSON
         elif name in like:
             given = like[name]
             size += sum(
@@ -515,24 +486,10 @@ def limits_with(
             arrays += 1 + 3 * len(given)
         else:
             count = 1 if form.kind == "array" else MOST_ARRAYS
-            size += _bytes(form, (numbers or {}).get(name))
+            size += _bytes(form, numbers.get(name))
             header += count * (_ENTRY + 6 * len(name))
             arrays += count
     return Limits(8 + header + size, header, arrays)
-
-
-def widest(limits: Iterable[Limits]) -> Limits:
-    """The limits of a message that may be any one of several."""
-    every = list(limits)
-    return Limits(
-        max(one.bytes for one in every),
-        max(one.header for one in every),
-        max(one.arrays for one in every),
-    )
-
-
-def _most_plain(form: Form) -> int:
-    return form.most or {"number": _NUMBER, "text": _TEXT}.get(form.kind, _LIST)
 
 
 def _bytes(form: Form, numbers: int | None) -> int:
@@ -623,7 +580,7 @@ def decode_file(kind: type[M], data: bytes | memoryview) -> M:
     that a class names in `gone` is passed over. Raises
     MessageError.
     """
-    header = _opened(data, OWN)
+    header = peek(data)
     if header.message != class_of(kind).__name__:
         return decode(kind, data)
     gone = gone_of(kind)
@@ -640,7 +597,7 @@ def decode_one_of(
     kinds: tuple[type[M], ...], data: bytes | memoryview, *, limits: Limits = OWN
 ) -> M:
     """Decode a message that may be of any of these classes."""
-    header = _opened(data, limits)
+    header = peek(data, limits=limits)
     kind = next((one for one in kinds if class_of(one).__name__ == header.message), None)
     if kind is None:
         expected = " or ".join(class_of(one).__name__ for one in kinds)
@@ -649,7 +606,7 @@ def decode_one_of(
     return found
 
 
-def _arrays(kind: type, header: _Header, data: bytes | memoryview) -> Arrays:
+def _arrays(kind: type, header: Header, data: bytes | memoryview) -> Arrays:
     """The arrays of a message, by their names on the wire. Raises MessageError.
 
     They are views of `data` and cannot be written to, so that a large message is held once. As
@@ -700,22 +657,8 @@ def _made(kind: type, plain: dict[str, object], tensors: Arrays) -> Any:
     return made_of(kind, values)
 
 
-class Peeked(TypedDict):
-    """The header of an encoded message, without its arrays."""
-
-    format: int
-    message: str
-    fields: dict[str, object]
-
-
-def peek(data: bytes, *, limits: Limits = OWN) -> Peeked:
-    """The header of an encoded message. Raises MessageError."""
-    header = _opened(data, limits)
-    return {"format": FORMAT, "message": header.message, "fields": header.fields}
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Header:
+class Header:
     """The header before the arrays: the message's class, its plain fields, and where arrays lie.
 
     `size` is how many bytes precede them.
@@ -744,8 +687,8 @@ def check_size(data: bytes | memoryview, limits: Limits) -> int:
     return size
 
 
-def _opened(data: bytes | memoryview, limits: Limits) -> _Header:
-    """The header, parsed once. Raises MessageError."""
+def peek(data: bytes | memoryview, *, limits: Limits = OWN) -> Header:
+    """The header of an encoded message. Raises MessageError."""
     size = check_size(data, limits)
     try:
         outer = json.loads(str(data[8 : 8 + size], "utf-8"))
@@ -766,7 +709,7 @@ def _opened(data: bytes | memoryview, limits: Limits) -> _Header:
         version, message, fields = header
         if version != FORMAT or not isinstance(message, str) or not isinstance(fields, dict):
             raise ValueError("no message")
-        return _Header(message, fields, outer, 8 + size)
+        return Header(message, fields, outer, 8 + size)
     except MessageError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
@@ -872,24 +815,3 @@ def fixed(numbers: np.ndarray, kind: WireType, *, most: float) -> np.ndarray:
 def unfixed(codes: np.ndarray, kind: WireType, *, most: float) -> NDArray[np.float64]:
     """The numbers that codes, or a sum of codes, stand for."""
     return codes.astype(np.float64) * (most / LEVELS if kind == "int8" else 1.0)
-
-
-__all__ = [
-    "FORMAT",
-    "MOST_INT",
-    "OWN",
-    "Arrays",
-    "FieldSize",
-    "Learnt",
-    "Limits",
-    "Value",
-    "carries",
-    "check_size",
-    "decode",
-    "decode_file",
-    "decode_one_of",
-    "encode",
-    "fields_of",
-    "peek",
-    "sizes",
-]

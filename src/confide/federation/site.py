@@ -22,7 +22,7 @@ from confide.federation.guards import (
 )
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
-from confide.federation.messages import Arrays, decode, encode, limits_of
+from confide.federation.messages import Arrays, decode, encode, limits_of, values_of
 from confide.federation.seals import digest
 from confide.federation.steps import Step, Turn
 from confide.privacy.accountant import PrivacyBudget
@@ -274,7 +274,7 @@ class SiteHost:
     def _worked(self, step: Step, ask: object, round: int) -> tuple[Any, Callable[[], None]]:
         """The checked reply to an ask, and what keeps the memory after it."""
         guards = self.site.guards
-        check_bounded(ask, guards)
+        check_bounded(values_of(ask), guards)
         if self._expects is not None:
             check_expected(ask, self._expects(step.name, round))
         if not self.site.under_noise:
@@ -289,7 +289,7 @@ class SiteHost:
         self._check_size(step)
         reply = clipped(step, ask, reply, most=guards.max_norm)
         check_reply(step, ask, reply)
-        check_bounded(reply, guards)
+        check_bounded(values_of(reply), guards)
 
         def settle() -> None:
             if after is before:

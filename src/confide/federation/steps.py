@@ -17,15 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from confide.errors import GuardError, MessageError
-from confide.federation.messages import (
-    Form,
-    Learnt,
-    by_name,
-    class_of,
-    forms_of,
-    undeclared,
-    values_of,
-)
+from confide.federation.messages import Form, Learnt, by_name, class_of, forms_of, values_of
 
 Answer = Callable[..., tuple[object, object]]
 Check = Callable[[Any, Any], None]
@@ -138,14 +130,6 @@ class Step:
         forms = _forms(self.reply).items()
         return tuple((form.value.like, name) for name, form in forms if form.value.like)
 
-    @property
-    def start(self) -> Callable[[Any, Any, str], np.ndarray] | None:
-        """`start(ask, reply, name)`: an array of `like` if nothing had been learnt; None: unknown.
-
-        Only its changed rows travel, or the change in codes (`confide.federation.quantising`).
-        """
-        return self.learnt.begun if self.learnt and self.learnt.like else None
-
     @cached_property
     def wraps(self) -> bool:
         """True if the reply is whole numbers under noise: none is too large for its lane."""
@@ -239,11 +223,12 @@ def _filled(message: Any, types: Mapping[TypeVar, type]) -> type:
 def _declared(step: Step) -> Step:
     """The step itself. Raises MessageError if its messages do not declare their arrays."""
     for message in (step.ask, step.reply):
-        if undeclared(message):
-            raise MessageError(
-                f"{class_of(message).__name__}.{undeclared(message)[0]} does not declare its array",
-                expected="a number type in its annotation, and its axes at the end of its name",
-            )
+        for name, form in forms_of(message).items():
+            if form.kind == "array" and (form.axes is None or not form.dtypes):
+                raise MessageError(
+                    f"{class_of(message).__name__}.{name} does not declare its array",
+                    expected="a number type in its annotation, and its axes at the end of its name",
+                )
     kinds = forms_of(step.reply)
     numbers = all(form.holds_arrays or form.kind == "number" for form in kinds.values())
     if step.summed and (not numbers or any("." in name for name in kinds)):

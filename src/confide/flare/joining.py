@@ -29,10 +29,10 @@ from confide.errors import ConfideError, GuardError, SettingsError, printable
 from confide.federation import seals
 from confide.federation.events import Event
 from confide.federation.failures import Refusal
-from confide.federation.guards import MOST, Guards, check_mark, check_names, check_settled
+from confide.federation.guards import MOST, Guards, check_bounded, check_mark, check_names
 from confide.federation.ledger import MET, OPENED, LedgerLine
 from confide.federation.memory import as_array
-from confide.federation.messages import Arrays, carries, encode
+from confide.federation.messages import Arrays, carries, encode, forms_of
 from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.federation.steps import Step, WireRow, wire_table
 from confide.flare.kit import SERVER
@@ -196,9 +196,11 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
 
 def check_guards(settings: Settings, guards: Guards) -> None:
     """Raise Refusal if a guard of a site refuses what these settings will ask of it."""
-    settled = Expecting(settings)
+    expects = Expecting(settings)
     for step in answered_in(settings).values():
-        check_settled(step.ask, settled(step.name, 1), guards)
+        settled = expects(step.name, 1)
+        forms = forms_of(step.ask).items()
+        check_bounded(((n, form, settled[n]) for n, form in forms if n in settled), guards)
 
 
 def run_steps(method: str) -> tuple[Step, ...]:

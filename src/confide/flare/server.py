@@ -246,7 +246,7 @@ def _code(reply: bytes) -> str:
         header = peek(reply)
     except MessageError:
         return ""
-    return str(header["fields"].get("code")) if header["message"] == Failure.__name__ else ""
+    return str(header.fields.get("code")) if header.message == Failure.__name__ else ""
 
 
 WITHDRAWN = {"no-consent", "other-wire", OUTSIDE}

@@ -413,7 +413,7 @@ class SiteHome:
         if step is not None and self._run is not None:
             step = as_asked(step, sums_of(self._run.settings))
         ledger = self._run.ledger if self._run else self.refusals()
-        failed = peek(reply)["message"] == Failure.__name__
+        failed = peek(reply).message == Failure.__name__
         for message, kind, direction in (
             (data, step.ask if step else None, "down"),
             (reply, None if step is None else Failure if failed else step.reply, "up"),

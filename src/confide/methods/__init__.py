@@ -11,7 +11,7 @@ from confide.errors import SettingsError
 from confide.federation.broadcast import COMMON
 from confide.federation.combining import NEEDED, ORDERED
 from confide.federation.federation import round_half_up
-from confide.federation.messages import fields_of
+from confide.federation.messages import forms_of
 from confide.federation.quantising import can_quantise
 from confide.federation.steps import Step, WireRow, wire_table
 from confide.kinds import KINDS
@@ -222,7 +222,8 @@ def _check_combine(settings: RunSettings, kind: Pair) -> None:
 def _check_travels(settings: RunSettings, kind: Pair) -> None:
     """Raise SettingsError if nothing of this method could travel as the settings say."""
     own = settings.sharing
-    gives = any(fields_of(step.ask).get(COMMON) == "arrays" for step in kind.steps)
+    common = [forms_of(step.ask).get(COMMON) for step in kind.steps]
+    gives = any(form is not None and form.kind == "arrays" for form in common)
     for name, value, plain, fits in (
         ("down", own.down, "whole", gives),
         ("up", own.up, "rows", any(map(can_quantise, kind.steps))),

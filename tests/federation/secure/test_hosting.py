@@ -13,7 +13,7 @@ import pytest
 from cases import each
 from confide.errors import QuorumError
 from confide.federation.failures import Failure, Refusal
-from confide.federation.messages import decode, decode_one_of, encode, undeclared
+from confide.federation.messages import decode, decode_one_of, encode
 from confide.federation.seals import digest
 from confide.federation.secure import steps
 from confide.federation.secure.messages import Masked, Offered, Opening
@@ -35,6 +35,7 @@ from federation.secure.summed import (
     summing_of,
     without_masks,
 )
+from federation.toys import undeclared
 
 ODD_MOODS = [
     "raise", "nan", "inf", "-inf", "both-infs", "large", "just-out", "shape", "loss-nan",
