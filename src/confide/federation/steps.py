@@ -154,17 +154,9 @@ class Step:
 
     @staticmethod
     def of(
-        answer: Answer,
-        *,
-        summed: bool = False,
-        check: Check | None = None,
-        once: bool = False,
-        noisy: bool = False,
-        to_each: bool = False,
-        drawn: str = "",
-        after: str = "",
+        answer: Answer, *, summed: bool = False, check: Check | None = None, noisy: bool = False
     ) -> Step:
-        """The step that a function declares by its annotations.
+        """The step that a function declares by its annotations; `replace` says what is rare.
 
         Raises MessageError if a message cannot travel or does not declare its arrays.
         """
@@ -180,11 +172,7 @@ class Step:
             memory=memory
             if dataclasses.is_dataclass(typing.get_origin(memory) or memory)
             else None,
-            drawn=drawn,
-            once=once,
             noisy=noisy,
-            to_each=to_each,
-            after=after,
         )
         return step if _open(step.ask) or _open(step.reply) else _declared(step)
 

@@ -125,28 +125,68 @@ def method_named(name: str) -> Pair:
 def method_of(settings: RunSettings) -> Pair:
     """The pair that these settings run.
 
-    Raises SettingsError if there is no such method, if it does not train this kind, or if it does
-    not train under noise as the settings say.
+    Raises SettingsError if there is no such method, if it does not train this kind, or if it cannot
+    train as the settings say.
     """
-    if settings.trained_by in METHODS:
-        found = METHODS[settings.trained_by]
-        _check_private(settings, found)
-        _check_combine(settings, found)
-        _check_travels(settings, found)
-        return found
-    named = settings.base if settings.method in REFERENCES else settings.method
-    crossed: dict[str, list[str]] = {}
-    for pair in METHODS.values():
-        crossed.setdefault(pair.method, []).append(pair.kind.name)
-    if named not in crossed:
-        known = [*crossed, *REFERENCES]
-        raise SettingsError(f"there is no method {named!r}", fix=nearest(named, known))
-    raise SettingsError(
-        f"{named} does not train {settings.kind}, the kind that these settings ask for",
-        expected=f"one of the kinds it trains: {', '.join(crossed[named])}",
-        got=settings.kind,
-        fix=f"use one of {', '.join(methods_of(settings.task))}, or another kind of model",
-    )
+    found = METHODS.get(settings.trained_by)
+    if found is None:
+        named = settings.base if settings.method in REFERENCES else settings.method
+        kinds = [pair.kind.name for pair in METHODS.values() if pair.method == named]
+        if not kinds:
+            known = [*dict.fromkeys(pair.method for pair in METHODS.values()), *REFERENCES]
+            raise SettingsError(f"there is no method {named!r}", fix=nearest(named, known))
+        raise SettingsError(
+            f"{named} does not train {settings.kind}, the kind that these settings ask for",
+            expected=f"one of the kinds it trains: {', '.join(kinds)}",
+            got=settings.kind,
+            fix=f"use one of {', '.join(methods_of(settings.task))}, or another kind of model",
+        )
+
+    # a reference is one site, or each by itself: it has no sum in which noise could hide anybody,
+    # no mean, and no weights that travel
+    own = settings.sharing
+    private = found.private and settings.method not in REFERENCES
+    if settings.privacy is not None and not private:
+        able = dict.fromkeys(one.method for one in METHODS.values() if one.private)
+        raise SettingsError(
+            f"{settings.method} trains without noise, so nothing would keep what [privacy] says",
+            expected=f"method = {' or '.join(map(repr, able))}",
+            got=repr(settings.method),
+            fix="change the method, or remove [privacy]",
+        )
+    if private and settings.privacy is None:
+        raise SettingsError(
+            f"{settings.method} trains under noise, and the settings have no [privacy]",
+            fix="add the table (docs/differential-privacy.md); `confide privacy plan` shows what it"
+            " costs",
+        )
+    if own.combine != "mean":
+        if not any(step.summed and step.learnt and step.learnt.combined for step in found.steps):
+            raise SettingsError(
+                f"{settings.method} takes no mean of what its sites learn",
+                expected='federation.combine = "mean"',
+                got=repr(own.combine),
+                fix="leave federation.combine out, or use a method that averages"
+                " (docs/robust-aggregation.md)",
+            )
+        sites = len(settings.site) or (settings.split.sites if settings.split else 0)
+        if sites:
+            check_enough(settings, sites)
+
+    common = [forms_of(step.ask).get(COMMON) for step in found.steps]
+    gives = any(form is not None and form.kind == "arrays" for form in common)
+    for name, value, plain, fits in (
+        ("down", own.down, "whole", gives),
+        ("up", own.up, "rows", any(map(can_quantise, found.steps))),
+    ):
+        if value != plain and not fits:
+            raise SettingsError(
+                f"under {settings.method} no weights travel {name}, so they cannot travel in codes",
+                expected=f'federation.{name} = "{plain}"',
+                got=repr(value),
+                fix=f"leave federation.{name} out, or use a method whose weights travel",
+            )
+    return found
 
 
 def answered_in(settings: RunSettings) -> dict[str, Step]:
@@ -179,64 +219,6 @@ class Expecting:
         return method_named(self.settings.trained_by)(self.settings)
 
 
-def _check_private(settings: RunSettings, kind: Pair) -> None:
-    """Raise SettingsError if nothing would keep what `[privacy]` promises, or nothing is promised.
-
-    A reference is one site, or each by itself, and has no sum in which noise could hide anybody.
-    """
-    private = kind.private and settings.method not in REFERENCES
-    if settings.privacy is not None and not private:
-        able = dict.fromkeys(one.method for one in METHODS.values() if one.private)
-        raise SettingsError(
-            f"{settings.method} trains without noise, so nothing would keep what [privacy] says",
-            expected=f"method = {' or '.join(map(repr, able))}",
-            got=repr(settings.method),
-            fix="change the method, or remove [privacy]",
-        )
-    if private and settings.privacy is None:
-        raise SettingsError(
-            f"{settings.method} trains under noise, and the settings have no [privacy]",
-            fix="add the table (docs/differential-privacy.md); `confide privacy plan` shows what it"
-            " costs",
-        )
-
-
-def _check_combine(settings: RunSettings, kind: Pair) -> None:
-    """Raise SettingsError if the method has no mean that `federation.combine` could replace."""
-    how = settings.sharing.combine
-    if how == "mean":
-        return
-    if not any(step.summed and step.learnt and step.learnt.combined for step in kind.steps):
-        raise SettingsError(
-            f"{settings.method} takes no mean of what its sites learn",
-            expected='federation.combine = "mean"',
-            got=repr(how),
-            fix="leave federation.combine out, or use a method that averages"
-            " (docs/robust-aggregation.md)",
-        )
-    sites = len(settings.site) or (settings.split.sites if settings.split else 0)
-    if sites:
-        check_enough(settings, sites)
-
-
-def _check_travels(settings: RunSettings, kind: Pair) -> None:
-    """Raise SettingsError if nothing of this method could travel as the settings say."""
-    own = settings.sharing
-    common = [forms_of(step.ask).get(COMMON) for step in kind.steps]
-    gives = any(form is not None and form.kind == "arrays" for form in common)
-    for name, value, plain, fits in (
-        ("down", own.down, "whole", gives),
-        ("up", own.up, "rows", any(map(can_quantise, kind.steps))),
-    ):
-        if value != plain and not fits:
-            raise SettingsError(
-                f"under {settings.method} no weights travel {name}, so they cannot travel in codes",
-                expected=f'federation.{name} = "{plain}"',
-                got=repr(value),
-                fix=f"leave federation.{name} out, or use a method whose weights travel",
-            )
-
-
 def check_enough(settings: RunSettings, sites: int) -> None:
     """Raise SettingsError if a round of this many sites is too small for `federation.combine`."""
     own = settings.sharing
@@ -254,11 +236,7 @@ def check_enough(settings: RunSettings, sites: int) -> None:
 
 def methods_of(task: str) -> list[str]:
     """The names of the methods that train models of a task."""
-    found: dict[str, list[str]] = {}
-    for one in METHODS.values():
-        if one.method not in found.setdefault(one.task, []):
-            found[one.task].append(one.method)
-    return found.get(task, [])
+    return list(dict.fromkeys(one.method for one in METHODS.values() if one.task == task))
 
 
 def wire(method: str) -> list[WireRow]:

@@ -175,8 +175,8 @@ def totals_of(powers_LP: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 TRAIN_ALONE = Step.of(train_alone)
-MEASURE = Step.of(measure, summed=True, drawn="train_alone", once=True)
-ATTEND = Step.of(attend, summed=True, once=True, after=MEASURE.name)
+MEASURE = replace(Step.of(measure, summed=True), drawn="train_alone", once=True)
+ATTEND = replace(Step.of(attend, summed=True), once=True, after=MEASURE.name)
 
 
 class FedAtt(Method):
@@ -242,7 +242,7 @@ def attended(
     moved = {}
     for name, start in before.items():
         away = [start - weights[name] for weights in trained]
-        norms_K = np.array([np.sqrt(np.square(one, dtype=np.float64).sum()) for one in away])
+        norms_K = np.array([norm_of(one) for one in away])
         attention_K = np.exp(norms_K - norms_K.max())
         attention_K /= attention_K.sum()
         step = sum(float(a) * one for a, one in zip(attention_K, away, strict=True))

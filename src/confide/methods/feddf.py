@@ -18,21 +18,21 @@ Where we differ from the paper or decide what it leaves open:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from confide.federation.combining import Total, add_reply
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.kinds.protocol import SCORE, TAKE, ModelSpec, PublicSet
 from confide.kinds.public import Student
 from confide.methods.fedatt import TRAIN_ALONE
-from confide.methods.fedavg import FedAvgState, Update, Weighting, train_ask, train_fields
+from confide.methods.fedavg import FedAvgState, Update, Weighting, mean_of, train_ask, train_fields
 from confide.methods.feded import ON_A_PUBLIC_SET, softened_mean
 from confide.methods.method import Facts, Method, OptionsTable, Trait
 from confide.seeds import derive_seed
@@ -90,13 +90,16 @@ class FedDF(Method):
             return state, facts
         ask, own = train_ask(self, state, n), self.options
         replies = list(federation.ask(TRAIN_ALONE, ask, round=n, sites=sites).values())
-        public = self._set(state.form)
+        total: Total = {}
+        for reply in replies:
+            add_reply(total, reply)
+        together, public = Update(**total), self._set(state.form)
         said = [self._student.said(state.form, public, weights_of_site(reply)) for reply in replies]
         weights, loss = self._student.learn(
             state.form,
             public,
             labels=[],
-            weights=mean_of_replies(replies),
+            weights=mean_of(together, state.weights),
             lesson=Lesson(
                 softened_mean(said, own.temperature),
                 own.temperature,
@@ -111,8 +114,8 @@ class FedDF(Method):
             seed=derive_seed(federation.seed, "distil", n),
         )
         facts |= {
-            "loss": sum(reply.loss for reply in replies) / sum(reply.weight for reply in replies),
-            "sentences": sum(reply.examples for reply in replies),
+            "loss": together.loss / together.weight,
+            "sentences": together.examples,
             "distil_loss": loss,
         }
         return replace(state, weights=weights), facts
@@ -121,13 +124,3 @@ class FedDF(Method):
 def weights_of_site(reply: Update) -> Arrays:
     """A site's trained weights."""
     return {name: array / np.float32(reply.weight) for name, array in reply.weights.items()}
-
-
-def mean_of_replies(replies: Sequence[Update]) -> Arrays:
-    """The weighted mean of the sites' weights."""
-    whole = sum(reply.weight for reply in replies)
-    sums: dict[str, Any] = {
-        name: sum(reply.weights[name].astype(np.float64) for reply in replies)
-        for name in replies[0].weights
-    }
-    return {name: (total / whole).astype(np.float32) for name, total in sums.items()}

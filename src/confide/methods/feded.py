@@ -424,7 +424,7 @@ class FedED(Method):
         }
         return total, ask, facts
 
-    def _upload(self) -> dict[str, Any]:
+    def fields(self, n: int) -> dict[str, Any]:
         """The form in which a site sends its predictions."""
         own = self.options
         return {
@@ -434,10 +434,6 @@ class FedED(Method):
             "most": own.max_logit if own.upload == "logits" else 1.0,
         }
 
-    def fields(self, n: int) -> dict[str, object]:
-        """The form in which a site sends its predictions."""
-        return self._upload()
-
     def _asked_of(self, state: Central, n: int) -> TrainAndPredict:
         """Make the ask of a round."""
         return TrainAndPredict(
@@ -446,7 +442,7 @@ class FedED(Method):
             public=state.public.digest,
             examples=state.public.rows,
             classes=state.form.classes,
-            **self._upload(),
+            **FedED.fields(self, n),
         )
 
     def _distilled(

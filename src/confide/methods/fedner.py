@@ -34,7 +34,7 @@ Where we differ from the paper or decide what it leaves open:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Generic, Literal
@@ -52,18 +52,7 @@ from confide.federation.messages import Arrays, Learnt, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds import KINDS
-from confide.kinds.protocol import (
-    Agreed,
-    F,
-    Kept,
-    ModelSpec,
-    S,
-    SiteModel,
-    State,
-    Taken,
-    TrainConfig,
-    shown,
-)
+from confide.kinds.protocol import F, Kept, ModelSpec, S, State, Taken, TrainConfig, shown
 from confide.kinds.steps import compare_vectors, examples_of_all
 from confide.methods.method import Facts, Method, OptionsTable, Trait, has_vectors
 from confide.seeds import derive_seed
@@ -184,7 +173,8 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
     desk = form.at(site)
     vectors = site.files["vectors"] = desk.vectors()
     site.draws = partial(_shared, site=site, form=common, private=ask.private)
-    own = of_parts(form.first(turn.seed, site=site), ask.private)
+    first = form.first(turn.seed, site=site)
+    own = {name: array for name, array in first.items() if is_of(name, ask.private)}
     lift = desk.lift()
     start = {**ask.tables, **own}
     mine = Enrolled(
@@ -228,7 +218,7 @@ def improve(
     memory = known(memory)
     if ask.weights.keys() & memory.own.keys():
         raise Refusal("bad-ask")  # or the update of a private part would leave
-    desk = _desk(site, memory)
+    desk = memory.form.at(site)
     config = replace(ask.config, batch_size=memory.batch_size)
     shared, own = ask.weights, memory.own
     moments = AdamMoments(memory.steps, memory.means, memory.squares)
@@ -263,13 +253,13 @@ def improve(
     return reply, mine
 
 
-def score(
+def score_own(
     site: Site, memory: Enrolled[F] | None, ask: ScoreOwn, turn: Turn
 ) -> tuple[S, Enrolled[F]]:
     """Count on the site's development text, and keep the model if it is the best yet there."""
     memory = known(memory)
     weights = memory.now(ask.weights)
-    desk = _desk(site, memory)
+    desk = memory.form.at(site)
     counted: S = desk.scored(weights, "dev")
     value = -1 / max(turn.round, 1)  # grows from round to round, and stays below every score
     if ask.select != "last":
@@ -299,22 +289,13 @@ def check_share(ask: TakeShare, reply: ShareTaken) -> None:
 ENROL = Step.of(enrol)
 TAKE_SHARE = Step.of(take_share, check=check_share)
 IMPROVE = Step.of(improve, summed=True)
-SCORE_OWN = Step.of(score)
+SCORE_OWN = replace(Step.of(score_own), name="score")
 TEST_OWN = Step.of(test)
-
-
-def _desk(site: Site, memory: Enrolled[F]) -> SiteModel:
-    return memory.form.at(site)
 
 
 def is_of(name: str, parts: Sequence[str]) -> bool:
     """Return whether a parameter belongs to one of these parts of the model."""
     return any(f"{name}.".startswith(f"{part}.") for part in parts)
-
-
-def of_parts(weights: Arrays, parts: Sequence[str]) -> Arrays:
-    """The parameters that belong to these parts of the model."""
-    return {name: value for name, value in weights.items() if is_of(name, parts)}
 
 
 def lifted(weights: Arrays, memory: Enrolled[F]) -> Arrays:
@@ -385,16 +366,27 @@ class FedNER(Method):
         """Agree on the form, draw the shared weights, and enrol every site."""
         run = self.run
         agreed = self.kind.agree(run, federation)
-        private = self._private(agreed.form)
-        self._check_types(federation, agreed, private)
+        said: tuple[str, ...] | None = self.options.private
+        private = list(agreed.form.private if said is None else said)
+        head, own_types = agreed.form.head, self.options.types == "own"
+        if head and head not in private and own_types:  # types shape a part that is shared
+            own = {site: t for site, t in agreed.types.items() if agreed.sentences.get(site, 1)}
+            compare_types(federation, own, step=self.kind.steps[0], head=head)
         first = self.first(agreed.form, federation)
-        _check_parts(first, set(private) - set(agreed.form.private))
+        # of a kind's defaults, a model may lack one, such as a BiLSTM
+        for part in set(private) - set(agreed.form.private):
+            if not any(is_of(name, [part]) for name in first):
+                raise SettingsError(
+                    f"the model has no part {part!r} to keep private",
+                    expected=", ".join(sorted({name.partition(".")[0] for name in first})),
+                    got=part,
+                )
         shared = {name: value for name, value in first.items() if not is_of(name, private)}
         words = {name: v for name, v in shared.items() if name == agreed.form.word_table}
         enrol = Enrol(
             agreed.form,
             private=private,
-            own_types=self.options.types == "own",
+            own_types=own_types,
             tables=words if has_vectors(run) else {},
         )
         step = self.step(ENROL.name)
@@ -422,21 +414,6 @@ class FedNER(Method):
             total, batches = sum(sizes.values()), shares_of_batch(sizes, batch)
             asks = {site: TakeShare(batches[site], size / total, 0) for site, size in sizes.items()}
         federation.ask(TAKE_SHARE, asks, round=0)
-
-    def _private(self, form: ModelSpec) -> list[str]:
-        """The parts that stay at the sites: as the settings say, else as the kind does."""
-        own: tuple[str, ...] | None = self.options.private
-        return list(form.private if own is None else own)
-
-    def _check_types(self, federation: Federation, agreed: Agreed, private: Sequence[str]) -> None:
-        """Leave out sites with other types than most, if the part that types shape is shared.
-
-        Raises FederationError if too few have the same.
-        """
-        head = agreed.form.head
-        if head and head not in private and self.options.types == "own":
-            own = {site: t for site, t in agreed.types.items() if agreed.sentences.get(site, 1)}
-            compare_types(federation, own, step=self.kind.steps[0], head=head)
 
     def round(
         self, state: FedNERState[ModelSpec], federation: Federation, n: int
@@ -517,19 +494,3 @@ def compare_types(
             ' every site all tags with options.types = "common"',
         ),
     )
-
-
-def _check_parts(weights: Arrays, private: Collection[str]) -> None:
-    """Raise SettingsError if a part of `options.private` has no parameters.
-
-    Only for parts that the settings name: of a kind's defaults, a model may lack one, such as a
-    BiLSTM.
-    """
-    odd = [part for part in private if not any(is_of(name, [part]) for name in weights)]
-    if odd:
-        parts = sorted({name.partition(".")[0] for name in weights})
-        raise SettingsError(
-            f"the model has no part {odd[0]!r} to keep private",
-            expected=", ".join(parts),
-            got=odd[0],
-        )

@@ -176,14 +176,6 @@ def compared(bids: Mapping[str, Bids], *, asked: bytes = b"") -> Compared:
     return Compared(ranked, digests_N16[order_N])
 
 
-def best_values(bids: Mapping[str, Bids]) -> NDArray[np.float32]:
-    """The best bid for each triple."""
-    if not bids:
-        return np.zeros(0, np.float32)
-    ranked = compared(bids).ranked
-    return ranked.values_S[ranked.firsts()]
-
-
 def winners(
     bids: Mapping[str, Bids], *, asked: bytes, temperature: float = 0.0, factor: float = 1.0
 ) -> dict[str, NDArray[np.uint8]]:
@@ -498,7 +490,7 @@ def train_on_winners(
 
 
 BID = Step.of(bid, check=check_bids)
-HEAR_WINNERS = Step.of(hear_winners, check=check_heard, to_each=True)
+HEAR_WINNERS = replace(Step.of(hear_winners, check=check_heard), to_each=True)
 TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True)
 
 
@@ -572,11 +564,6 @@ class LazyMil(FedAvg):
             "factor": Within(0, 1) if isinstance(factor, str) else factor,
         }
 
-    def _factor(self, bids: Mapping[str, Bids]) -> float:
-        """The share of the best value that wins, from the first round with bids to the last."""
-        given: float | str = self.options.factor
-        return leniency(best_values(bids)) if isinstance(given, str) else given
-
     def round(
         self, state: LazyState[ModelSpec], federation: Federation, n: int
     ) -> tuple[Carried, Facts]:
@@ -588,7 +575,10 @@ class LazyMil(FedAvg):
         heat = self.temperature(n)
         bid_ask = Bid(ask.weights, ask.config.vectors, heat, self._levels)
         bids = federation.ask(BID, bid_ask, round=n, sites=bidders)
-        factor = state.factor or self._factor(bids)
+        factor = state.factor or self.options.factor
+        if factor == "adaptive":  # the first round with bids decides
+            best = compared(bids).ranked if bids else None
+            factor = leniency(best.values_S[best.firsts()]) if best else 1.0
         won = winners(bids, asked=encode(bid_ask), temperature=heat, factor=factor)
         told = {site: HearWinners(digests, factor) for site, digests in won.items()}
         heard = federation.ask(HEAR_WINNERS, told, round=n)

@@ -235,20 +235,76 @@ def faults_of(settings: RunSettings, *, alone: bool) -> list[SettingsError]:
     `alone`: sites take steps under noise by themselves.
     """
     try:
-        faults = _beyond(settings, budget_of(settings))
+        budget = budget_of(settings)
     except SettingsError as error:
-        faults = [error]
-    faults += _faults(settings)
+        found = [error]
+    else:
+        found = []
+        if settings.rounds > budget.rounds:
+            found.append(
+                SettingsError(
+                    "the run has more rounds than [privacy] pays for",
+                    expected=f"rounds of at most {budget.rounds}",
+                    got=str(settings.rounds),
+                )
+            )
+        elif not math.isfinite(budget.epsilon_after(settings.rounds)):
+            found.append(
+                SettingsError(
+                    "there is too little noise for any ε to be proven",
+                    fix="set more noise, fewer rounds or a lower rate: `confide privacy plan`"
+                    " shows ε",
+                )
+            )
     own = settings.privacy
-    if own is not None and own.steps > 1 and not alone:
-        faults.append(
+    if own is None:
+        return found
+    if own.units is None:
+        found.append(
+            SettingsError(
+                "privacy.units is missing: the sum is divided by it, and nothing may be counted",
+                expected="about how many units all sites have together",
+            )
+        )
+    named: dict[str, object] = {"data.types": settings.data.types}
+    if TASKS[settings.task].learns == "relations":
+        named |= {"data.relations": settings.data.relations, "pairs.types": settings.pairs.types}
+        if own.unit == "sentence":
+            found.append(
+                SettingsError(
+                    "a pair of entities has no sentence of its own",
+                    expected='privacy.unit = "document" or "patient"',
+                    got=repr(own.unit),
+                )
+            )
+    missing = [name for name, value in named.items() if not value]
+    if missing:
+        found.append(
+            SettingsError(
+                f"under noise the settings name everything, and {missing[0]} is empty",
+                fix=f"set {', '.join(missing)}: no site may tell what occurs in its text",
+            )
+        )
+    for key, (neutral, why) in NEUTRAL.items():
+        table, name = key.split(".")
+        held = getattr(settings, table)
+        if held is not None and getattr(held, name) != neutral:
+            found.append(
+                SettingsError(
+                    why,
+                    expected=f"{key} = {json.dumps(neutral)}, or left out",
+                    got=repr(getattr(held, name)),
+                )
+            )
+    if own.steps > 1 and not alone:
+        found.append(
             SettingsError(
                 f"under {settings.method} a site takes one step under noise in a round",
                 expected="no privacy.steps",
                 got=str(own.steps),
             )
         )
-    return faults
+    return found
 
 
 def budget_of(settings: RunSettings) -> NoisePlan:
@@ -283,74 +339,3 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
     "split.disjoint_by": ("", "one held-out document would take others out of training"),
 }
 """Settings that would break the promise, the only value that keeps it, and why."""
-
-
-def named_by(settings: RunSettings) -> dict[str, object]:
-    """Return the names that settings must list under noise, as no site may tell them."""
-    named: dict[str, object] = {"data.types": settings.data.types}
-    if TASKS[settings.task].learns == "relations":
-        named |= {"data.relations": settings.data.relations, "pairs.types": settings.pairs.types}
-    return named
-
-
-def _beyond(settings: RunSettings, budget: NoisePlan) -> list[SettingsError]:
-    """Errors for settings that the budget does not cover."""
-    found = []
-    if settings.rounds > budget.rounds:
-        found.append(
-            SettingsError(
-                "the run has more rounds than [privacy] pays for",
-                expected=f"rounds of at most {budget.rounds}",
-                got=str(settings.rounds),
-            )
-        )
-    elif not math.isfinite(budget.epsilon_after(settings.rounds)):
-        found.append(
-            SettingsError(
-                "there is too little noise for any ε to be proven",
-                fix="set more noise, fewer rounds or a lower rate: `confide privacy plan` shows ε",
-            )
-        )
-    return found
-
-
-def _faults(settings: RunSettings) -> list[SettingsError]:
-    """Why the promise could not be kept, or would not be what it seems."""
-    own, found = settings.privacy, []
-    if own is None:
-        return []
-    if own.units is None:
-        found.append(
-            SettingsError(
-                "privacy.units is missing: the sum is divided by it, and nothing may be counted",
-                expected="about how many units all sites have together",
-            )
-        )
-    if TASKS[settings.task].learns == "relations" and own.unit == "sentence":
-        found.append(
-            SettingsError(
-                "a pair of entities has no sentence of its own",
-                expected='privacy.unit = "document" or "patient"',
-                got=repr(own.unit),
-            )
-        )
-    missing = [name for name, value in named_by(settings).items() if not value]
-    if missing:
-        found.append(
-            SettingsError(
-                f"under noise the settings name everything, and {missing[0]} is empty",
-                fix=f"set {', '.join(missing)}: no site may tell what occurs in its text",
-            )
-        )
-    for key, (neutral, why) in NEUTRAL.items():
-        table, name = key.split(".")
-        held = getattr(settings, table)
-        if held is not None and getattr(held, name) != neutral:
-            found.append(
-                SettingsError(
-                    why,
-                    expected=f"{key} = {json.dumps(neutral)}, or left out",
-                    got=repr(getattr(held, name)),
-                )
-            )
-    return found

@@ -197,7 +197,7 @@ def weigh(
     memory = known(memory)
     if site.guards.keeps(ask.shared):
         raise Refusal("private-part")
-    return Weighed(_pulls(_desk(site, memory), ask, round=turn.round).target_G), memory
+    return Weighed(_pulls(memory.form.at(site), ask, round=turn.round).target_G), memory
 
 
 def complete(
@@ -205,7 +205,7 @@ def complete(
 ) -> tuple[Completed, Counting[F]]:
     """Update the instance weights, and train on the pseudo-complete annotation."""
     memory = known(memory)
-    desk = _desk(site, memory)
+    desk = memory.form.at(site)
     annotated = _annotated(desk, ask, distil=ask.distil, round=turn.round)
     after = _reweighed(desk, memory, ask, round=turn.round) if ask.slope_G.size else memory
     site.cache.pop("completing slopes", None)
@@ -217,7 +217,9 @@ def complete(
     return Completed(**vars(found), own=annotated.own, pseudo=annotated.pseudo), after
 
 
-def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tuple[S, Counting[F]]:
+def score_apart(
+    site: Site, memory: Counting[F] | None, ask: Score, turn: Turn
+) -> tuple[S, Counting[F]]:
     """Count what the common model gets right on the site's held-out text.
 
     Labels that nobody annotated in that text are not counted: a find may be right.
@@ -225,12 +227,8 @@ def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tup
     memory = known(memory)
     if ask.part not in HELD_OUT:
         raise Refusal("bad-ask")
-    found: S = _desk(site, memory).scored(ask.weights, ask.part, apart=True)
+    found: S = memory.form.at(site).scored(ask.weights, ask.part, apart=True)
     return found, memory
-
-
-def _desk(site: Site, memory: Counting[F]) -> SiteModel:
-    return memory.form.at(site)
 
 
 def _reweighed(desk: SiteModel, memory: Counting[F], ask: Complete, *, round: int) -> Counting[F]:
@@ -291,7 +289,7 @@ def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.flo
     return np.maximum(weights_S, np.float32(0))
 
 
-SCORE_APART = Step.of(score)
+SCORE_APART = replace(Step.of(score_apart), name="score")
 WEIGH = Step.of(weigh, summed=True)
 COMPLETE = Step.of(complete, summed=True)
 
