@@ -17,7 +17,7 @@ from confide.errors import GuardError, QuorumError
 from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import Guards
 from confide.federation.ledger import read_ledger
-from confide.federation.messages import Arrays, decode, decode_one_of, encode
+from confide.federation.messages import Arrays, decode, encode
 from confide.federation.secure.lanes import layout_of
 from confide.federation.secure.messages import Offered, Opening
 from confide.federation.secure.site import Sets
@@ -232,7 +232,7 @@ def test_a_site_answers_one_attention_in_a_turn(
         return encode(dataclasses.replace(opening, ask_B=data, attempt=later))
 
     def said(engine: Any, ask: bytes) -> str:
-        reply = decode_one_of((Offered, Failure), engine.again("attend", 1, "site-1", ask))
+        reply = decode((Offered, Failure), engine.again("attend", 1, "site-1", ask))
         return reply.code if isinstance(reply, Failure) else "offer"
 
     def look(engine: Any, name: str, round: int, site: str, ask: bytes, reply: bytes) -> None:

@@ -17,7 +17,7 @@ from confide.federation.engines import Hosting
 from confide.federation.failures import Failure, Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Guards
-from confide.federation.messages import decode_one_of, encode
+from confide.federation.messages import decode, encode
 from confide.federation.secure.messages import Offered, Opening, colluders, threshold
 from confide.federation.site import Site
 from confide.kinds.protocol import Kept
@@ -271,7 +271,7 @@ def test_a_group_of_sites_is_no_sum_under_noise(tmp_path: Path) -> None:
         labels=[],
     )
     for opening, kind in ((usual, Offered), (replace(usual, group=True, attempt=8), Failure)):
-        reply = decode_one_of((Offered, Failure), host.answer("add_noisily", 3, encode(opening)))
+        reply = decode((Offered, Failure), host.answer("add_noisily", 3, encode(opening)))
         assert type(reply) is kind
     assert reply.code == "bad-set"
 
@@ -287,9 +287,7 @@ def test_what_adds_no_noise_sees_no_text(noisy: bool, tmp_path: Path) -> None:
     steps = {step.name: step for step in (count, ADD_NOISILY)[: 1 + noisy]}
     spec = Site("site-01", [Document("1", "text")], tmp_path)
     host = Hosting(steps, Kept, SEED, every=10**6).host(spec, {})
-    reply = decode_one_of(
-        (ExamplesCounted, Failure), host.answer(count.name, 1, encode(CountExamples()))
-    )
+    reply = decode((ExamplesCounted, Failure), host.answer(count.name, 1, encode(CountExamples())))
     assert reply.examples == (0 if noisy else 1)
 
 

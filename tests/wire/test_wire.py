@@ -24,7 +24,8 @@ from confide.errors import SettingsError
 from confide.federation.messages import forms_of
 from confide.federation.steps import WireRow, wire_table
 from confide.kinds.steps import SCORING
-from confide.methods import METHODS, Pair, wire
+from confide.methods import METHODS, wire
+from confide.methods.method import Pair
 from wire import pages
 
 FOLDER = Path(__file__).parent

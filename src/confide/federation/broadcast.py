@@ -34,18 +34,10 @@ from typing import Any, Literal
 import numpy as np
 
 from confide.errors import GuardError
-from confide.federation import quantising
+from confide.federation import messages, quantising
 from confide.federation.failures import Refusal
 from confide.federation.memory import MemoryStore, as_array
-from confide.federation.messages import (
-    Arrays,
-    FieldSize,
-    carries,
-    check_size,
-    encode,
-    limits_of,
-    sizes,
-)
+from confide.federation.messages import Arrays
 from confide.federation.quantising import (
     Quantisation,
     Quantiser,
@@ -219,20 +211,20 @@ class Broadcast:
 
     def encoded(
         self, step: Step, asks: Mapping[str, object]
-    ) -> Iterator[tuple[str, bytes, list[FieldSize]]]:
+    ) -> Iterator[tuple[str, bytes, list[messages.FieldSize]]]:
         """Each site's ask as it travels, and the sizes of its fields.
 
         Each distinct ask is encoded once: a broadcast is one block of bytes for all sites.
         """
-        done: dict[tuple[int, bytes, bytes], tuple[bytes, list[FieldSize]]] = {}
+        done: dict[tuple[int, bytes, bytes], tuple[bytes, list[messages.FieldSize]]] = {}
         for site, ask in asks.items():
             alike = id(ask), self._cached.get(site, b""), self._pinned.get(site, b"")
             packed = None if isinstance(ask, Later) else self.packed(ask, [site])
             if alike not in done:
                 packed = ask.make() if isinstance(ask, Later) else packed
-                data = encode(packed)
-                check_size(data, limits_of(step.ask))
-                done[alike] = data, sizes(packed, len(data))
+                data = messages.encode(packed)
+                messages.check_size(data, messages.limits_of(step.ask))
+                done[alike] = data, messages.sizes(packed, len(data))
             yield site, *done[alike]
 
     def answered(self, site: str) -> None:
@@ -361,7 +353,7 @@ Up = Literal["rows"] | Quantisation
 class Left:
     """The residuals so far, by step and array: what codes left out; never sent."""
 
-    changes: Arrays = carries("rest of the changes")
+    changes: Arrays = messages.carries("rest of the changes")
 
 
 class Uploading:

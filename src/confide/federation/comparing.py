@@ -8,7 +8,7 @@ signed about the other's ledger, then every message of one against the other. Le
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -209,7 +209,11 @@ def with_server(server: LedgerRecord, site: LedgerRecord) -> LedgerDifference:
     replies = [one for one in server.replies if one.seal.site == site.at]
     joined = [one for one in replies if not is_before_joining(one)]
     refused = {one.turn for one in replies if is_before_joining(one)}
-    faults = [*_strangers(server, site), *_broken_heads(server, site, joined)]
+    met = {
+        "the site met another server": {*site.keys["server"]} <= {*server.keys["server"]},
+        "the server met another site": {*server.keys.get(site.at, [])} <= {*site.keys[site.at]},
+    }
+    faults = [*_strangers(server, site, met), *_broken_heads(server, site, joined)]
     faults += [*_unequal(server, site, asks), *_twice(server, joined), *_twice(site, site.replies)]
     ours = {one.seal.digest for one in asks}
     theirs = {one.seal.digest for one in site.asks}
@@ -240,18 +244,15 @@ def with_server(server: LedgerRecord, site: LedgerRecord) -> LedgerDifference:
     )
 
 
-def _strangers(server: LedgerRecord, site: LedgerRecord) -> list[str]:
-    """Signs that the two took part in different runs, or did not meet each other."""
+def _strangers(one: LedgerRecord, other: LedgerRecord, met: Mapping[str, bool]) -> list[str]:
+    """Signs that the two took part in different runs, or, of those `met`, the ones that are not."""
     checks = {
-        "not of the same run": server.run == site.run,
-        "the lead gave them different orders": server.order == site.order,
-        "their orders are from different leads": server.lead == site.lead,
-        "the site met another server": {*site.keys["server"]} <= {*server.keys["server"]},
-        "the server met another site": {*server.keys.get(site.at, [])} <= {*site.keys[site.at]},
+        "not of the same run": one.run == other.run,
+        "the lead gave them different orders": one.order == other.order,
+        "their orders are from different leads": one.lead == other.lead,
+        **met,
     }
-    return [
-        f"{server.path}:1 and {site.path}:1: {what}" for what, fits in checks.items() if not fits
-    ]
+    return [f"{one.path}:1 and {other.path}:1: {what}" for what, fits in checks.items() if not fits]
 
 
 def _unequal(server: LedgerRecord, site: LedgerRecord, asks: list[Sealed]) -> list[str]:
@@ -349,16 +350,8 @@ def _different_entries(
 
 def with_site(one: LedgerRecord, other: LedgerRecord) -> LedgerDifference:
     """Compare the ledgers of two sites of one run: were they asked the same?"""
-    faults = [
-        f"{one.path}:1 and {other.path}:1: {what}"
-        for what, fits in {
-            "not of the same run": one.run == other.run,
-            "the lead gave them different orders": one.order == other.order,
-            "their orders are from different leads": one.lead == other.lead,
-            "the two met different servers": one.keys["server"][-1] == other.keys["server"][-1],
-        }.items()
-        if not fits
-    ]
+    same_server = one.keys["server"][-1] == other.keys["server"][-1]
+    faults = _strangers(one, other, {"the two met different servers": same_server})
     first, second = (
         {ask.turn: ask for ask in side.asks if not ask.refused} for side in (one, other)
     )

@@ -27,7 +27,7 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
 from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
-from confide.federation.messages import decode_one_of, sizes, values_of
+from confide.federation.messages import decode, sizes, values_of
 from confide.federation.quantising import restore_reply
 from confide.federation.secure.server import Exchange, Summing
 from confide.federation.secure.steps import is_summed
@@ -372,7 +372,13 @@ class Federation:
         asked again, with whole ones.
         """
         again: dict[str, object] = {}
-        encoded = self._encode(step, asks, round)
+        encoded = {}
+        for site, sent, rows in self.broadcast.encoded(step, asks):
+            encoded[site] = sent
+            self._ledger.record(
+                rows, round=round, step=step.name, direction="down", site=site, seen="by the site"
+            )
+            self._watch(Event("ask", round, site=site, step=step.name))
         deliveries = self._engine.deliver(step.name, round, asks=encoded, timeout=self._timeout)
         with closing(deliveries):  # a caller that stops early must not keep the engine waiting
             for data in in_order(deliveries, asks) if ordered else deliveries:
@@ -402,21 +408,11 @@ class Federation:
             Event("failed", fault.round, site=fault.site, step=fault.step, message=str(fault))
         )
 
-    def _encode(self, step: Step, asks: Mapping[str, object], round: int) -> dict[str, bytes]:
-        encoded = {}
-        for site, data, rows in self.broadcast.encoded(step, asks):
-            encoded[site] = data
-            self._ledger.record(
-                rows, round=round, step=step.name, direction="down", site=site, seen="by the site"
-            )
-            self._watch(Event("ask", round, site=site, step=step.name))
-        return encoded
-
     def _open(self, step: Step, delivery: Delivery, ask: object, *, round: int) -> object:
         """The delivered reply, noted in the ledger and checked. Raises SiteFault."""
         site, data, limits = delivery.site, delivery.reply, reply_limits(step, ask)
         with blaming(site, step=step.name, round=round):
-            message: object = decode_one_of((step.reply, Failure), data, limits=limits)
+            message: object = decode((step.reply, Failure), data, limits=limits)
         if delivery.heard:
             self._ledger.record(
                 sizes(message, len(data)),

@@ -16,20 +16,10 @@ from typing import Any
 import numpy as np
 
 from confide.errors import GuardError
+from confide.federation import messages
 from confide.federation.combining import row_blocks
 from confide.federation.failures import Failure, Refusal
-from confide.federation.messages import (
-    LEVELS,
-    Arrays,
-    Form,
-    Learnt,
-    Limits,
-    by_name,
-    class_of,
-    forms_of,
-    limits_of,
-    values_of,
-)
+from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 
 MOST = 10**12
@@ -98,7 +88,7 @@ BOUNDED: Mapping[str, tuple[str, Callable[[Any, Guards], bool]]] = {
 """The guard of each field that names one (`carries(rule=...)`), and the code of its failure."""
 
 
-def check_bounded(fields: Iterable[tuple[str, Form, Any]], guards: Guards) -> None:
+def check_bounded(fields: Iterable[tuple[str, messages.Form, Any]], guards: Guards) -> None:
     """Raise Refusal if a field of an ask or a reply is outside the guard that it names.
 
     `fields` are those of `values_of`; a value may be `Within`.
@@ -116,7 +106,7 @@ def check_open(reply: object, guards: Guards) -> None:
     Fields that are not declared open then hold nothing, tables only zeros, and numbers at most 1:
     whether there is any text.
     """
-    for name, form, value in values_of(reply) if guards.masked else ():
+    for name, form, value in messages.values_of(reply) if guards.masked else ():
         if form.rule == "open":
             continue
         if form.holds_arrays:
@@ -144,7 +134,7 @@ def check_expected(ask: object, expected: Mapping[str, object]) -> None:
     `expected` gives values, `Within` and tables of which other keys are free, by the names of
     `forms_of`. A field without one must be declared to vary; arrays always do.
     """
-    for name, form, value in values_of(ask):
+    for name, form, value in messages.values_of(ask):
         free = form.holds_arrays or form.rule == "varies"
         if not (_is_expected(value, expected[name]) if name in expected else free):
             raise Refusal("not-agreed", name)
@@ -179,7 +169,7 @@ def unbounded(step: Step) -> list[str]:
     bounds = (own.field, own.rows, own.columns) if own else ()
     return [
         name
-        for name, form in forms_of(step.reply).items()
+        for name, form in messages.forms_of(step.reply).items()
         if step.summed and form.holds_arrays and name not in bounds and form.rule not in FREE
     ]
 
@@ -198,7 +188,7 @@ def clipped(step: Step, ask: object, reply: Any, *, most: float | None) -> Any:
     if learnt is None:
         return reply
     value = getattr(reply, learnt.field)
-    arrays = by_name(value)
+    arrays = messages.by_name(value)
     times = learnt.weight_of(reply) * learnt.scale(ask)
     if learnt.start:
         before = {name: learnt.begun(ask, reply, name) for name in arrays}
@@ -260,7 +250,7 @@ def _times(array: np.ndarray, factor: float) -> np.ndarray:
     return scaled
 
 
-def reply_limits(step: Step, ask: object) -> Limits:
+def reply_limits(step: Step, ask: object) -> messages.Limits:
     """The largest that a reply to this ask, or a failure, can be.
 
     Arrays that must match the ask's have its sizes; for others the step says the number of
@@ -268,8 +258,9 @@ def reply_limits(step: Step, ask: object) -> Limits:
     """
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
     numbers = {name: sum(map(math.prod, one.values())) for name, one in step.shapes(ask).items()}
-    reply, failure = limits_of(step.reply, like=like, numbers=numbers), limits_of(Failure)
-    return Limits(
+    reply = messages.limits_of(step.reply, like=like, numbers=numbers)
+    failure = messages.limits_of(Failure)
+    return messages.Limits(
         bytes=max(reply.bytes, failure.bytes),
         header=max(reply.header, failure.header),
         arrays=max(reply.arrays, failure.arrays),
@@ -281,16 +272,16 @@ def check_reply(step: Step, ask: object, reply: object) -> None:
 
     The step's own check (`Step.check`) comes last. The error names fields only, never values.
     """
-    expected = class_of(step.reply)
+    expected = messages.class_of(step.reply)
     if type(reply) is not expected:
         raise GuardError("the wrong message", expected=expected.__name__, got=type(reply).__name__)
     shapes = step.shapes(ask)
-    for name, form, value in values_of(reply):
+    for name, form, value in messages.values_of(reply):
         if form.holds_arrays:
             if name in shapes:
-                asked = f"what {class_of(step.ask).__name__} asks for"
+                asked = f"what {messages.class_of(step.ask).__name__} asks for"
                 dtypes = dict.fromkeys(shapes[name], form.dtypes)
-                _check_alike(name, by_name(value), shapes[name], dtypes=dtypes, like=asked)
+                _check_alike(name, messages.by_name(value), shapes[name], dtypes=dtypes, like=asked)
             for place, array in form.arrays(name, value).items():
                 _check_array(place, array)
                 _check_within(place, form, ask, array)
@@ -345,7 +336,7 @@ def _check_alike(
             )
 
 
-def _check_within(name: str, form: Form, ask: object, numbers: np.ndarray) -> None:
+def _check_within(name: str, form: messages.Form, ask: object, numbers: np.ndarray) -> None:
     """Raise GuardError if a number is smaller or larger than its field declares."""
     value = form.value
     largest = value.largest(ask) if callable(value.largest) else value.largest
@@ -357,14 +348,14 @@ def _check_within(name: str, form: Form, ask: object, numbers: np.ndarray) -> No
         raise GuardError(f"{name} must be at most {largest:g}")
 
 
-def _check_learnt(learnt: Learnt, ask: Any, reply: Any) -> None:
+def _check_learnt(learnt: messages.Learnt, ask: Any, reply: Any) -> None:
     """Raise GuardError if a weight, the rows that have it, or codes are not what they say."""
     weight, weighted = learnt.weight_of(reply), learnt.weighted(ask)
     fits = {"equal": weight == 1, "examples": weight >= 1, "share": 0 < weight <= 1}
     if not fits.get(weighted, weight > 0):
         words = {"equal": "1", "examples": "at least 1", "share": "above 0 and at most 1"}
         raise GuardError(f"{learnt.weight} must be {words.get(weighted, 'above 0')}")
-    arrays = by_name(getattr(reply, learnt.field))
+    arrays = messages.by_name(getattr(reply, learnt.field))
     side = learnt.rows or learnt.columns
     for name, covered in getattr(reply, side).items() if side else ():
         axis = "row" if learnt.rows else "column"
@@ -375,7 +366,7 @@ def _check_learnt(learnt: Learnt, ask: Any, reply: Any) -> None:
             raise GuardError(f"{learnt.field} must be 0 in {axis}s that {side} leaves out")
     if learnt.fixed is not None:
         kind, most = (getattr(ask, name) for name in learnt.fixed)
-        largest = LEVELS if kind == "int8" else most * 1.001
+        largest = messages.LEVELS if kind == "int8" else most * 1.001
         for array in arrays.values():
             if array.dtype.name != kind:
                 raise GuardError(

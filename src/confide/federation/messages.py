@@ -433,10 +433,10 @@ def check_arrays(kind: type, values: Mapping[str, object]) -> None:
         if form.holds_arrays:
             for place, array in form.arrays(name, values[name]).items():
                 own = lengths[name.rpartition(".")[0]] if form.kind == "array" else {}
-                _check(form, array, f"{class_of(kind).__name__}.{place}", own)
+                _check_array(form, array, f"{class_of(kind).__name__}.{place}", own)
 
 
-def _check(form: Form, array: np.ndarray, place: str, lengths: dict[str | int, int]) -> None:
+def _check_array(form: Form, array: np.ndarray, place: str, lengths: dict[str | int, int]) -> None:
     if form.dtypes and array.dtype.name not in form.dtypes:
         expected = " or ".join(sorted(form.dtypes))
         what = f"{place} has the wrong number type"
@@ -564,13 +564,22 @@ def _written(tensors: Arrays, said: str) -> bytes:
     return b"".join([len(text).to_bytes(8, "little"), text, *arrays])
 
 
-def decode(kind: type[M], data: bytes | memoryview, *, limits: Limits = OWN) -> M:
-    """The message of class `kind` in `data`. Raises MessageError on anything else.
+def decode(
+    kind: type[M] | tuple[type[M], ...], data: bytes | memoryview, *, limits: Limits = OWN
+) -> M:
+    """The message of class `kind`, or of one of several. Raises MessageError on anything else.
 
     A generic class needs its type argument. A message beyond the limits is refused before any of it
     is parsed.
     """
-    return decode_one_of((kind,), data, limits=limits)
+    header = peek(data, limits=limits)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    own = next((one for one in kinds if class_of(one).__name__ == header.message), None)
+    if own is None:
+        expected = " or ".join(class_of(one).__name__ for one in kinds)
+        raise MessageError("the wrong message", expected=expected, got=header.message[:80])
+    found: M = _made(own, header.fields, _arrays(own, header, data))
+    return found
 
 
 def decode_file(kind: type[M], data: bytes | memoryview) -> M:
@@ -591,19 +600,6 @@ def decode_file(kind: type[M], data: bytes | memoryview) -> M:
     plain = {name: one.before for name, one in late.items() if name not in arrays}
     made: M = _made(kind, plain | kept, arrays | _arrays(kind, header, data))
     return made
-
-
-def decode_one_of(
-    kinds: tuple[type[M], ...], data: bytes | memoryview, *, limits: Limits = OWN
-) -> M:
-    """Decode a message that may be of any of these classes."""
-    header = peek(data, limits=limits)
-    kind = next((one for one in kinds if class_of(one).__name__ == header.message), None)
-    if kind is None:
-        expected = " or ".join(class_of(one).__name__ for one in kinds)
-        raise MessageError("the wrong message", expected=expected, got=header.message[:80])
-    found: M = _made(kind, header.fields, _arrays(kind, header, data))
-    return found
 
 
 def _arrays(kind: type, header: Header, data: bytes | memoryview) -> Arrays:

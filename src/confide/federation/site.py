@@ -279,14 +279,32 @@ class SiteHost:
             check_expected(ask, self._expects(step.name, round))
         if not self.site.under_noise:
             self.site.check_sentences()
-        before = self._memory.before(round, step.name)
-        self._keep_private(step, ask, before)
+        before: Any = self._memory.before(round, step.name)
+
+        # No part of the model that this site keeps to itself may leave. Every part that its guard
+        # names must be one that its memory keeps: a name that the model does not have would protect
+        # nothing.
+        sent = step.parts(ask)
+        kept = set(guards.private) <= set(getattr(before, "private", ()))
+        if (sent and not kept) or any(map(guards.keeps, sent)):
+            raise Refusal("private-part")
+
         hidden = self.site.under_noise and not step.noisy
         site = self.site.without_text() if hidden else self.site
         with covering(1 if step.noisy else guards.min_batch):  # noise hides a unit by itself
             reply, after = step.answer(site, before, ask, self._turn(step, round))
         self.site.draws = site.draws
-        self._check_size(step)
+
+        # The model at hand must have enough examples of the training text. That depends on the
+        # text, so where replies are summed unseen it is not refused in the open.
+        least = max(guards.min_sentences, guards.min_batch)
+        if self.site.size is not None and not self.site.under_noise and least > 1:
+            size = self.site.size()
+            if 0 < size < guards.min_sentences:
+                raise Refusal("too-few-sentences")
+            if step.learnt is not None and size < guards.min_batch:
+                raise SmallBatchError("the site has too few examples to learn from")
+
         reply = clipped(step, ask, reply, most=guards.max_norm)
         check_reply(step, ask, reply)
         check_bounded(values_of(reply), guards)
@@ -294,42 +312,17 @@ class SiteHost:
         def settle() -> None:
             if after is before:
                 self._memory.unchanged(round, step.name)
-            else:
-                kept = self._with_given(step, ask, before, after, round=round)
-                self._memory.commit(round, step.name, kept)
+                return
+            memory: Any = after
+            if self.site.member is not None:  # every memory is kept with the digests of its asks
+                given = {} if before is None else dict(before.given)
+                if step.gives:  # at the start the files that the site found go with the ask
+                    files = () if round else _texts(self.site.files)
+                    given[step.name] = digest(encode(ask), *files).hex()
+                memory = replace(memory, given=given)
+            self._memory.commit(round, step.name, memory)
 
         return reply, settle
-
-    def _check_size(self, step: Step) -> None:
-        """Raise an error if the model at hand has too few examples of the training text.
-
-        That depends on the text, so where replies are summed unseen it is not refused in the open.
-        """
-        guards = self.site.guards
-        if self.site.size is None or self.site.under_noise:
-            return
-        if max(guards.min_sentences, guards.min_batch) == 1:
-            return
-        size = self.site.size()
-        if 0 < size < guards.min_sentences:
-            raise Refusal("too-few-sentences")
-        if step.learnt is not None and size < guards.min_batch:
-            raise SmallBatchError("the site has too few examples to learn from")
-
-    def _with_given(
-        self, step: Step, ask: object, before: Any, after: Any, *, round: int
-    ) -> object:
-        """The memory after a step, with the digest of the ask; every memory is kept by this.
-
-        At the start the files that the site found go with the ask.
-        """
-        if self.site.member is None:
-            return after
-        given: dict[str, str] = {} if before is None else dict(before.given)
-        if step.gives:
-            files = () if round else _texts(self.site.files)
-            given[step.name] = digest(encode(ask), *files).hex()
-        return replace(after, given=given)
 
     def _common(self, round: int, step: str) -> bytes:
         """Digest what every sum's keys are made for: what this site was given before, and read."""
@@ -342,17 +335,6 @@ class SiteHost:
     def _turn(self, step: Step, round: int) -> Turn:
         seed = derive_seed(self._seed, round, self.site.name, step.drawn or step.name)
         return Turn(round, self.site.name, step.name, seed)
-
-    def _keep_private(self, step: Step, ask: object, memory: object) -> None:
-        """Raise Refusal if a part of the model that this site keeps to itself would leave.
-
-        Every part that its guard names must be one that its memory keeps: a name that the model
-        does not have would protect nothing.
-        """
-        guards, sent = self.site.guards, step.parts(ask)
-        kept = set(guards.private) <= set(getattr(memory, "private", ()))
-        if (sent and not kept) or any(map(guards.keeps, sent)):
-            raise Refusal("private-part")
 
     def _opened(self, step: Step, data: bytes) -> object:
         """The ask in these bytes. Sites of one process that get the same bytes decode them once."""

@@ -36,19 +36,6 @@ from confide.methods.scaffold import Scaffold
 from confide.settings import REFERENCES, nearest
 from confide.settings import Settings as RunSettings
 
-__all__ = [
-    "METHODS",
-    "Expecting",
-    "Method",
-    "Pair",
-    "answered_in",
-    "check_enough",
-    "method_named",
-    "method_of",
-    "methods_of",
-    "wire",
-]
-
 OURS: tuple[type[Method], ...] = (
     FedAvg,
     FedAtt,

@@ -26,51 +26,43 @@ from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import F
-from confide.methods.fedavg import (
-    FedAvg,
-    FedAvgSettings,
-    Personal,
-    Train,
-    Update,
-    train_ask,
-    weighed,
-)
+from confide.methods import fedavg
 from confide.methods.method import Carried, Facts, OptionsTable, Trait
 from confide.seeds import derive_seed
 from confide.training.optimisers import Term
 
 
-class DittoSettings(FedAvgSettings):
+class DittoSettings(fedavg.FedAvgSettings):
     """The table `[options]`: `pull` is λ; others are as under FedAvg."""
 
     pull: Annotated[float, Field(ge=0)] = 0.1
 
 
 @dataclass(frozen=True)
-class TrainBoth(Train):
+class TrainBoth(fedavg.Train):
     """Train from these weights, and your own model towards them."""
 
     pull: float = carries("how strongly a site's own model is held to the common one")
 
 
 def train_both(
-    site: Site, memory: Personal[F] | None, ask: TrainBoth, turn: Turn
-) -> tuple[Update, Personal[F]]:
+    site: Site, memory: fedavg.Personal[F] | None, ask: TrainBoth, turn: Turn
+) -> tuple[fedavg.Update, fedavg.Personal[F]]:
     """Train the common model, and the site's own towards it; give the common one."""
     memory = known(memory)
     fitted, memory = ask.fit(site, memory, turn)
     desk = memory.form.at(site)
-    update = weighed(desk, ask, fitted)
+    update = fedavg.weighed(desk, ask, fitted)
     config = ask.config.with_term(Term(ask.pull, ask.weights))
     own = desk.fit(memory.own or ask.weights, config, seed=derive_seed(turn.seed, "own"))
     return update, replace(memory, own=own.weights)
 
 
-TAKE, _, SCORE = FedAvg.steps
+TAKE, _, SCORE = fedavg.FedAvg.steps
 TRAIN_BOTH = Step.of(train_both, summed=True)
 
 
-class Ditto(FedAvg):
+class Ditto(fedavg.FedAvg):
     """The method: FedAvg, beside which each site trains a model of its own."""
 
     name: ClassVar[str] = "ditto"
@@ -84,5 +76,5 @@ class Ditto(FedAvg):
 
     def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
         """Sites train both models; the server takes the mean of the common one."""
-        ask = TrainBoth(**vars(train_ask(self, state, n)), pull=self.options.pull)
+        ask = TrainBoth(**vars(fedavg.train_ask(self, state, n)), pull=self.options.pull)
         return self.averaged(state, federation, n, step=TRAIN_BOTH, ask=ask)

@@ -33,18 +33,7 @@ from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, F, P
-from confide.methods.feded import (
-    TAKE_PUBLIC_SET,
-    Central,
-    FedED,
-    FedEDSettings,
-    Predicted,
-    PublicKept,
-    TrainAndPredict,
-    desk_for,
-    predicted,
-    saturated,
-)
+from confide.methods import feded
 from confide.methods.method import Facts, OptionsTable
 from confide.methods.noise import Noise, NoisySite, mean_gradient
 from confide.training.optimisers import AdamMoments, adam
@@ -52,7 +41,7 @@ from confide.training.optimisers import AdamMoments, adam
 MOST_STEPS = 10_000
 
 
-class DpFedEDSettings(FedEDSettings):
+class DpFedEDSettings(feded.FedEDSettings):
     """The table `[options]`. `noisy_rate` is the learning rate of a site's steps under noise."""
 
     average: Literal["all"] = "all"
@@ -60,7 +49,7 @@ class DpFedEDSettings(FedEDSettings):
 
 
 @dataclass(frozen=True)
-class PredictNoisily(TrainAndPredict):
+class PredictNoisily(feded.TrainAndPredict):
     """Train the central model on your own examples under noise, and predict the public set."""
 
     noise: Noise = carries("how each step's sum is made noisy")
@@ -70,14 +59,14 @@ class PredictNoisily(TrainAndPredict):
 
 
 def predict_noisily(
-    site: Site, memory: PublicKept[F, P] | None, ask: PredictNoisily, turn: Turn
-) -> tuple[Predicted, PublicKept[F, P]]:
+    site: Site, memory: feded.PublicKept[F, P] | None, ask: PredictNoisily, turn: Turn
+) -> tuple[feded.Predicted, feded.PublicKept[F, P]]:
     """Train under noise, each step charged to the account, and predict the public set.
 
     Raises Refusal.
     """
     memory = known(memory)
-    desk = desk_for(site.without_text(), memory, ask)
+    desk = feded.desk_for(site.without_text(), memory, ask)
     fits = 1 <= ask.steps <= MOST_STEPS and 0 < ask.rate <= 1 and 0 < ask.drawn < math.inf
     if not fits or ask.average != "all":
         raise Refusal("bad-ask")
@@ -87,17 +76,17 @@ def predict_noisily(
         total = sums.total(weights, like=weights, step=step)
         slope = mean_gradient(total, ask.noise, drawn=ask.drawn)
         weights, moments = adam(weights, slope, moments=moments, learning_rate=ask.rate)
-    return predicted(desk, memory.public, ask=ask, weights=weights), memory
+    return feded.predicted(desk, memory.public, ask=ask, weights=weights), memory
 
 
 PREDICT_NOISILY = Step.of(predict_noisily, summed=True, noisy=True)
 
 
-class DpFedED(FedED):
+class DpFedED(feded.FedED):
     """The method: in a round all sites train under noise; the server learns as under FedED."""
 
     name: ClassVar[str] = "dp-feded"
-    steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, PREDICT_NOISILY, SCORE)
+    steps: ClassVar[tuple[Step, ...]] = (feded.TAKE_PUBLIC_SET, PREDICT_NOISILY, SCORE)
     Settings: ClassVar[type[OptionsTable]] = DpFedEDSettings
 
     def fields(self, n: int) -> dict[str, object]:
@@ -108,8 +97,8 @@ class DpFedED(FedED):
         return super().fields(n) | self.plan.fields() | noisy
 
     def _said(
-        self, state: Central, federation: Federation, n: int
-    ) -> tuple[Predicted | None, TrainAndPredict, Facts]:
+        self, state: feded.Central, federation: Federation, n: int
+    ) -> tuple[feded.Predicted | None, feded.TrainAndPredict, Facts]:
         sites, facts = self.drawn(state, federation, n)
         own = self.run.privacy
         assert own is not None, "the settings were checked"
@@ -121,10 +110,10 @@ class DpFedED(FedED):
             rate=self.options.noisy_rate,
             drawn=self.plan.units / len(federation.sites),
         )
-        total: Predicted = federation.sum(PREDICT_NOISILY, ask, round=n, sites=sites)
+        total: feded.Predicted = federation.sum(PREDICT_NOISILY, ask, round=n, sites=sites)
         facts |= {
             "learning_rate": self.options.noisy_rate,
-            "saturated": saturated(total, ask),
+            "saturated": feded.saturated(total, ask),
             "epsilon": self.plan.budget.epsilon_after(n),
         }
         return total, ask, facts

@@ -45,17 +45,8 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import (
-    SCORE,
-    TAKE,
-    F,
-    Fitted,
-    Kept,
-    SiteModel,
-    State,
-    TrainConfig,
-    resuming,
-)
+from confide.kinds import protocol
+from confide.kinds.protocol import F, State
 from confide.kinds.steps import no_tables
 from confide.methods.method import Carried, Facts, Method, OptionsTable, ServerTable
 from confide.training.optimisers import ServerStep, Term, stepped
@@ -85,15 +76,15 @@ class Train:
     """Train from these weights."""
 
     weights: Arrays = carries("the common weights")
-    config: TrainConfig = carries("how a site trains")
+    config: protocol.TrainConfig = carries("how a site trains")
     weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
     tables: list[str] = carries(
         "tables whose rows count only if the site has what they stand for", rule="varies"
     )
 
     def fit(
-        self, site: Site, memory: Kept[Any] | None, turn: Turn, *, term: Term | None = None
-    ) -> tuple[Fitted, Any]:
+        self, site: Site, memory: protocol.Kept[Any] | None, turn: Turn, *, term: Term | None = None
+    ) -> tuple[protocol.Fitted, Any]:
         """Train the common model on the site's own text; gives the result and the memory after it.
 
         The method may add a term to the loss. Raises Refusal if the site has no memory or no text.
@@ -101,7 +92,7 @@ class Train:
         memory = known(memory)
         desk = memory.form.at(site)
         config = self.config if term is None else self.config.with_term(term)
-        config, memory_after = resuming(memory, config)
+        config, memory_after = protocol.resuming(memory, config)
         fitted = desk.fit(self.weights, config, seed=turn.seed)
         return fitted, memory_after()
 
@@ -128,7 +119,7 @@ class Update:
     examples: int = carries("examples trained on, over all epochs", value=Value(least=1))
 
     @staticmethod
-    def of(fitted: Fitted, *, weight: float, seen: Arrays | None = None) -> Update:
+    def of(fitted: protocol.Fitted, *, weight: float, seen: Arrays | None = None) -> Update:
         """The result of training, times the site's weight; `seen` is 1 for each row that counts."""
         weights, own = fitted.weights, seen or {}
         if weight != 1.0:
@@ -140,7 +131,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Personal(Kept[F], Generic[F]):
+class Personal(protocol.Kept[F], Generic[F]):
     """The memory of a site with weights of its own, in place of the common ones."""
 
     own: Arrays = carries("the site's own weights: never sent", start=dict)
@@ -150,13 +141,15 @@ class Personal(Kept[F], Generic[F]):
         return self.form, {**common, **self.own}
 
 
-def train(site: Site, memory: Kept[Any] | None, ask: Train, turn: Turn) -> tuple[Update, Kept[Any]]:
+def train(
+    site: Site, memory: protocol.Kept[Any] | None, ask: Train, turn: Turn
+) -> tuple[Update, protocol.Kept[Any]]:
     """Train the common model on the site's own text for some epochs."""
     fitted, memory = ask.fit(site, memory, turn)
     return weighed(memory.form.at(site), ask, fitted), memory
 
 
-def weighed(desk: SiteModel, ask: Train, fitted: Fitted) -> Update:
+def weighed(desk: protocol.SiteModel, ask: Train, fitted: protocol.Fitted) -> Update:
     """The result of training at a site model, weighted as the ask says."""
     rows = desk.rows_seen(ask.config) if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
@@ -187,7 +180,7 @@ class FedAvg(Method):
     """The method: `round` averages the sites' trained weights."""
 
     name: ClassVar[str] = "fedavg"
-    steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, SCORE)
+    steps: ClassVar[tuple[Step, ...]] = (protocol.TAKE, TRAIN, protocol.SCORE)
     Settings: ClassVar[type[OptionsTable]] = FedAvgSettings
     State: ClassVar[type] = FedAvgState
 

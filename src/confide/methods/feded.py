@@ -56,20 +56,8 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, Learnt, Value, carries, fixed, unfixed
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import (
-    SCORE,
-    F,
-    Kept,
-    ModelSpec,
-    P,
-    PublicSet,
-    SiteModel,
-    State,
-    Taken,
-    TrainConfig,
-    resuming,
-    taken,
-)
+from confide.kinds import protocol
+from confide.kinds.protocol import F, P, State, taken
 from confide.kinds.public import SEVERAL, Student
 from confide.kinds.relations.model import probabilities
 from confide.kinds.steps import settle
@@ -92,7 +80,7 @@ class TakePublic(Generic[F, P]):
 
 
 @dataclass(frozen=True)
-class PublicKept(Kept[F], Generic[F, P]):
+class PublicKept(protocol.Kept[F], Generic[F, P]):
     """A site's memory: the form and the public set."""
 
     public: P = carries("the public set")
@@ -103,7 +91,7 @@ class TrainAndPredict:
     """Train the central model on your own examples, and predict the public set."""
 
     weights: Arrays = carries("the central model")
-    config: TrainConfig = carries("how a site trains")
+    config: protocol.TrainConfig = carries("how a site trains")
     public: str = carries("SHA-256 of the public set", rule="varies")
     examples: int = carries("number of its rows, each to be predicted", rule="varies")
     classes: int = carries("number of classes", rule="varies")
@@ -141,7 +129,7 @@ class Predicted:
 
 def take_public_set(
     site: Site, memory: object, ask: TakePublic[F, P], turn: Turn
-) -> tuple[Taken, PublicKept[F, P]]:
+) -> tuple[protocol.Taken, PublicKept[F, P]]:
     """Keep the form of the model and the public set. Raises Refusal if the set is malformed."""
     ask.public.check()
     return taken(site, ask.form), PublicKept(ask.form, public=ask.public)
@@ -156,14 +144,14 @@ def train_and_predict(
     """Train on the site's own examples, and predict the public set (Algorithm 1)."""
     memory = known(memory)
     desk = desk_for(site, memory, ask)
-    config, memory_after = resuming(memory, ask.config)
+    config, memory_after = protocol.resuming(memory, ask.config)
     fitted = desk.fit(ask.weights, config, seed=turn.seed)
     memory = memory_after()
     reply = predicted(desk, memory.public, ask=ask, weights=fitted.weights)
     return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
 
 
-def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> SiteModel:
+def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> protocol.SiteModel:
     """The site model. Raises Refusal if the ask is of another public set than the site has."""
     public, form = memory.public, memory.form
     if (ask.public, ask.examples, ask.classes) != (public.digest, public.rows, form.classes):
@@ -171,7 +159,9 @@ def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> Site
     return form.at(site)
 
 
-def predicted(desk: SiteModel, public: P, *, ask: TrainAndPredict, weights: Arrays) -> Predicted:
+def predicted(
+    desk: protocol.SiteModel, public: P, *, ask: TrainAndPredict, weights: Arrays
+) -> Predicted:
     """Predict the public set with these weights, as if one sentence had been trained on."""
     logits_SR = desk.predicted(weights, public)
     knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)
@@ -275,7 +265,7 @@ def with_past(
     return together, {"said_SQ": said_SQ, "sites_R": sites_R}
 
 
-def held_out(public: PublicSet, share: float, *, seed: int) -> Chosen:
+def held_out(public: protocol.PublicSet, share: float, *, seed: int) -> Chosen:
     """The rows of a public set that are held out: this share of its sentences, drawn by the seed.
 
     Raises SettingsError if nothing is held out, or nothing is left.
@@ -342,7 +332,7 @@ class FedEDState(State[F], Generic[F, P]):
     past: Arrays = carries("sums of the sites' predictions in earlier rounds", start=dict)
 
 
-Central = FedEDState[ModelSpec, PublicSet]
+Central = FedEDState[protocol.ModelSpec, protocol.PublicSet]
 """The state of whichever kind."""
 
 
@@ -351,7 +341,7 @@ class FedED(Method):
 
     name: ClassVar[str] = "feded"
     kinds: ClassVar[tuple[str, ...]] = ON_A_PUBLIC_SET
-    steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, TRAIN_AND_PREDICT, SCORE)
+    steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, TRAIN_AND_PREDICT, protocol.SCORE)
     Settings: ClassVar[type[OptionsTable]] = FedEDSettings
     State: ClassVar[type] = FedEDState
     traits: ClassVar[frozenset[Trait]] = frozenset({"public"})
@@ -371,7 +361,9 @@ class FedED(Method):
         """
         labels: list[str] = []
 
-        def with_public(form: ModelSpec) -> TakePublic[ModelSpec, PublicSet]:
+        def with_public(
+            form: protocol.ModelSpec,
+        ) -> TakePublic[protocol.ModelSpec, protocol.PublicSet]:
             public, found = form.public(self.public)
             labels.extend(found if self.run.public.labelled else ())
             return TakePublic(form, public)
@@ -446,7 +438,12 @@ class FedED(Method):
         )
 
     def _distilled(
-        self, state: Central, teacher_SR: NDArray[np.float32], config: TrainConfig, *, seed: int
+        self,
+        state: Central,
+        teacher_SR: NDArray[np.float32],
+        config: protocol.TrainConfig,
+        *,
+        seed: int,
     ) -> tuple[Arrays, Facts]:
         """The central model after the distillation of a round, and its facts (Eq. 6)."""
         own = self.options
@@ -489,7 +486,7 @@ class FedED(Method):
         lesson: Lesson,
         held_S: Chosen,
         *,
-        config: TrainConfig,
+        config: protocol.TrainConfig,
         seed: int,
     ) -> tuple[Arrays, Facts]:
         """Distil pass by pass until the held-out sentences' loss stops falling; keep the best.

@@ -67,16 +67,7 @@ from confide.kinds.agreement import check_digests, one_each
 from confide.kinds.bags.site import BagSiteModel
 from confide.kinds.protocol import SCORE, TAKE, F, Kept, ModelSpec, Take, resuming, train_config
 from confide.kinds.steps import settle
-from confide.methods.fedavg import (
-    TRAIN,
-    FedAvg,
-    FedAvgState,
-    Train,
-    Update,
-    mean_of,
-    train_ask,
-    train_fields,
-)
+from confide.methods import fedavg
 from confide.methods.method import Carried, Facts, OptionsTable
 from confide.training.batches import Rows, covered
 from confide.training.vocabulary import DIGEST_BYTES
@@ -325,7 +316,7 @@ class LazyMemory(Kept[F], Generic[F]):
 
 
 @dataclass(frozen=True)
-class LazyState(FedAvgState[F], Generic[F]):
+class LazyState(fedavg.FedAvgState[F], Generic[F]):
     """The server's state from round to round."""
 
     factor: float = carries("share of the best value that wins; 0 before any bids", start=float)
@@ -474,8 +465,8 @@ def check_heard(ask: HearWinners, reply: WinnersHeard) -> None:
 
 
 def train_on_winners(
-    site: Site, memory: LazyMemory[F] | None, ask: Train, turn: Turn
-) -> tuple[Update, LazyMemory[F]]:
+    site: Site, memory: LazyMemory[F] | None, ask: fedavg.Train, turn: Turn
+) -> tuple[fedavg.Update, LazyMemory[F]]:
     """Train the common model on the site's own winning sentences."""
     memory = known(memory)
     if memory.bid_round != turn.round or not len(memory.won_W):
@@ -486,7 +477,7 @@ def train_on_winners(
     fitted = desk.fit(ask.weights, config, seed=turn.seed, only_W=won_W)
     memory = memory_after()
     weight = float(len(won_W)) if ask.weighting == "examples" else 1.0
-    return Update.of(fitted, weight=weight), memory
+    return fedavg.Update.of(fitted, weight=weight), memory
 
 
 BID = Step.of(bid, check=check_bids)
@@ -522,12 +513,19 @@ class LazyMilSettings(OptionsTable):
         return self
 
 
-class LazyMil(FedAvg):
+class LazyMil(fedavg.FedAvg):
     """The method: `round` is bidding, choosing and training (Algorithm 1)."""
 
     name: ClassVar[str] = "lazy-mil"
     kinds: ClassVar[tuple[str, ...]] = ("bags",)
-    steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, BID, HEAR_WINNERS, TRAIN_ON_WINNERS, SCORE)
+    steps: ClassVar[tuple[Step, ...]] = (
+        TAKE,
+        fedavg.TRAIN,
+        BID,
+        HEAR_WINNERS,
+        TRAIN_ON_WINNERS,
+        SCORE,
+    )
     Settings: ClassVar[type[OptionsTable]] = LazyMilSettings
     State: ClassVar[type] = LazyState
 
@@ -556,7 +554,7 @@ class LazyMil(FedAvg):
     def fields(self, n: int) -> dict[str, object]:
         """Add to FedAvg's fields how sites bid; an adaptive factor depends on the bids."""
         factor = self.options.factor
-        return train_fields(self, weighting=self.options.weighting) | {
+        return fedavg.train_fields(self, weighting=self.options.weighting) | {
             "form.denoise": DENOISE,
             "vectors": train_config(self.run, n).vectors,
             "temperature": self.temperature(n),
@@ -571,7 +569,7 @@ class LazyMil(FedAvg):
         if n <= self.options.warmup_rounds:
             return super().round(state, federation, n)
         bidders, facts = self.drawn(state, federation, n)
-        ask = train_ask(self, state, n)
+        ask = fedavg.train_ask(self, state, n)
         heat = self.temperature(n)
         bid_ask = Bid(ask.weights, ask.config.vectors, heat, self._levels)
         bids = federation.ask(BID, bid_ask, round=n, sites=bidders)
@@ -594,4 +592,4 @@ class LazyMil(FedAvg):
             return state, facts
         total = federation.sum(TRAIN_ON_WINNERS, ask, round=n, sites=sites)
         facts |= {"loss": total.loss / total.weight, "sentences": total.examples}
-        return replace(state, weights=mean_of(total, state.weights)), facts
+        return replace(state, weights=fedavg.mean_of(total, state.weights)), facts

@@ -15,18 +15,8 @@ from confide.federation.federation import Federation
 from confide.federation.guards import Within
 from confide.federation.messages import Arrays, class_of
 from confide.federation.steps import Step
-from confide.kinds import KINDS, Extractor
-from confide.kinds.protocol import (
-    SCORE,
-    Kept,
-    Kind,
-    ModelSpec,
-    Score,
-    State,
-    Take,
-    TrainConfig,
-    train_config,
-)
+from confide.kinds import KINDS, Extractor, protocol
+from confide.kinds.protocol import ModelSpec, State
 from confide.kinds.steps import Start, first_weights, scores_from, settle, steps_of
 from confide.methods.noise import RunNoise, faults_of
 from confide.seeds import derive_seed
@@ -112,7 +102,12 @@ class Method(ABC):
         """The first state: agree on the model, hand out its form, and draw the first weights."""
         public = self.public if self.pair.public else None
         agreed, _, idle = settle(
-            self.run, federation, self.kind, step=self.step("take"), public=public, ask=Take
+            self.run,
+            federation,
+            self.kind,
+            step=self.step("take"),
+            public=public,
+            ask=protocol.Take,
         )
         return self.State(agreed.form, self.first(agreed.form, federation), idle)
 
@@ -131,7 +126,7 @@ class Method(ABC):
 
     def scoring(self, state: Any, part: str) -> tuple[Step, object]:
         """The step and ask with which sites score their own `part` ("dev" or "test")."""
-        return SCORE, Score(state.weights, part)
+        return protocol.SCORE, protocol.Score(state.weights, part)
 
     # --- what follows -----------------------------------------------------------------------
 
@@ -148,22 +143,22 @@ class Method(ABC):
         """The seed from which the first weights were drawn, and sites may draw them too, if any."""
         return derive_seed(federation.seed, "weights") if self._start is None else None
 
-    def config(self, n: int) -> TrainConfig:
+    def config(self, n: int) -> protocol.TrainConfig:
         """Training settings of round `n`."""
         own = {
             name.removeprefix("config."): value
             for name, value in self.fields(n).items()
             if name.startswith("config.") and not isinstance(value, Within)
         }
-        found: TrainConfig = replace(train_config(self.run, n), **own)  # type: ignore[arg-type]
+        found: protocol.TrainConfig = replace(protocol.train_config(self.run, n), **own)  # type: ignore[arg-type]
         return found
 
-    def config_alone(self, n: int) -> TrainConfig:
+    def config_alone(self, n: int) -> protocol.TrainConfig:
         """Training settings for one pass of a site by itself, at the rate of round `n`.
 
         Where the server takes the adaptive steps, the site takes them.
         """
-        config = replace(train_config(self.run, n), epochs=1, batches=0, keep=False)
+        config = replace(protocol.train_config(self.run, n), epochs=1, batches=0, keep=False)
         if isinstance(self.options, ServerTable) and self.options.step(n).adaptive:
             rate = self.options.step(n).rate
             config = replace(config, optimiser="adam", learning_rate=rate)
@@ -234,7 +229,7 @@ class Pair:
     """
 
     of: type[Method]
-    kind: Kind
+    kind: protocol.Kind
 
     @property
     def method(self) -> str:
@@ -273,8 +268,8 @@ class Pair:
     def Memory(self) -> type:  # noqa: N802
         """The message of a site's memory: that of the steps which remember most."""
         kept = [class_of(one.memory) for one in self.of.steps if one.memory is not None]
-        own = [one for one in kept if issubclass(one, Kept)]
-        return self._filled(max(own, key=lambda one: len(one.__mro__), default=Kept))
+        own = [one for one in kept if issubclass(one, protocol.Kept)]
+        return self._filled(max(own, key=lambda one: len(one.__mro__), default=protocol.Kept))
 
     def _filled(self, message: Any) -> type:
         types = (self.kind.Spec, self.kind.Spec.Public or object)

@@ -51,20 +51,8 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import (
-    HELD_OUT,
-    TAKE,
-    CompleteText,
-    F,
-    Kept,
-    ModelSpec,
-    S,
-    Score,
-    SiteModel,
-    State,
-    TrainConfig,
-    resuming,
-)
+from confide.kinds import protocol
+from confide.kinds.protocol import F, ModelSpec, State
 from confide.methods.fedavg import FedAvg, Train, Update, mean_of, train_ask, train_fields, weighed
 from confide.methods.fedner import ON_ANNOTATION
 from confide.methods.method import Facts, OptionsTable, Trait
@@ -85,7 +73,7 @@ from confide.training.trainer import Pulls
 
 
 @dataclass(frozen=True)
-class Counting(Kept[F], Generic[F]):
+class Counting(protocol.Kept[F], Generic[F]):
     """A site's memory: the form, and the instance weights of its rows."""
 
     instance_weights_S: NDArray[np.float32] = carries(
@@ -104,7 +92,7 @@ class Weigh:
 
     weights: Arrays = carries("the common weights")
     shared: str = carries("the parameter whose gradient compares rows", rule="varies")
-    config: TrainConfig = carries("how a site trains")
+    config: protocol.TrainConfig = carries("how a site trains")
     confidence: float = carries("the least confidence of a label that the common model adds")
 
 
@@ -153,8 +141,8 @@ class Completed(Update):
 
 
 def _annotated(
-    desk: SiteModel, ask: Weigh | Complete, *, distil: bool = True, round: int
-) -> CompleteText:
+    desk: protocol.SiteModel, ask: Weigh | Complete, *, distil: bool = True, round: int
+) -> protocol.CompleteText:
     """The training text with its own annotation and, if it distils, the common model's (3.2).
 
     Made once per round, if both steps of the round say the same.
@@ -166,11 +154,11 @@ def _annotated(
     if kept is None or kept[0] != key:
         kept = (key, desk.completed(weights, confidence=ask.confidence))
         cache["completing annotated"] = kept
-    found: CompleteText = kept[1]
+    found: protocol.CompleteText = kept[1]
     return found
 
 
-def _pulls(desk: SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
+def _pulls(desk: protocol.SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
     """The gradients of every training row under the round's weights, made once.
 
     The target is zero if fewer rows have one than a gradient must cover.
@@ -210,7 +198,7 @@ def complete(
     after = _reweighed(desk, memory, ask, round=turn.round) if ask.slope_G.size else memory
     site.cache.pop("completing slopes", None)
     each_S = counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
-    config, memory_after = resuming(after, ask.config)
+    config, memory_after = protocol.resuming(after, ask.config)
     fitted = desk.fit(ask.weights, config, seed=turn.seed, encoded=annotated.encoded, each_S=each_S)
     after = memory_after()
     found = weighed(desk, ask, fitted)
@@ -218,20 +206,22 @@ def complete(
 
 
 def score_apart(
-    site: Site, memory: Counting[F] | None, ask: Score, turn: Turn
-) -> tuple[S, Counting[F]]:
+    site: Site, memory: Counting[F] | None, ask: protocol.Score, turn: Turn
+) -> tuple[protocol.S, Counting[F]]:
     """Count what the common model gets right on the site's held-out text.
 
     Labels that nobody annotated in that text are not counted: a find may be right.
     """
     memory = known(memory)
-    if ask.part not in HELD_OUT:
+    if ask.part not in protocol.HELD_OUT:
         raise Refusal("bad-ask")
-    found: S = memory.form.at(site).scored(ask.weights, ask.part, apart=True)
+    found: protocol.S = memory.form.at(site).scored(ask.weights, ask.part, apart=True)
     return found, memory
 
 
-def _reweighed(desk: SiteModel, memory: Counting[F], ask: Complete, *, round: int) -> Counting[F]:
+def _reweighed(
+    desk: protocol.SiteModel, memory: Counting[F], ask: Complete, *, round: int
+) -> Counting[F]:
     """The memory with this round's instance weights (Eq. 12), from the other sites' gradient."""
     pulls = _pulls(desk, ask, round=round)
     before_S = memory.instance_weights_S
@@ -327,7 +317,7 @@ class PseudoComplete(FedAvg):
 
     name: ClassVar[str] = "pseudo-complete"
     kinds: ClassVar[tuple[str, ...]] = ON_ANNOTATION
-    steps: ClassVar[tuple[Step, ...]] = (TAKE, WEIGH, COMPLETE, SCORE_APART)
+    steps: ClassVar[tuple[Step, ...]] = (protocol.TAKE, WEIGH, COMPLETE, SCORE_APART)
     Settings: ClassVar[type[OptionsTable]] = PseudoCompleteSettings
     State: ClassVar[type] = CompleteState
     traits: ClassVar[frozenset[Trait]] = frozenset({"apart"})

@@ -42,7 +42,7 @@ from confide.tasks import TASKS, USUAL, Counted
 from confide.version import __version__
 
 if TYPE_CHECKING:
-    from confide.methods import Pair
+    from confide.methods.method import Pair
 
 
 T = TypeVar("T")

@@ -25,7 +25,8 @@ from confide.kinds.bags.site import BagExtractor
 from confide.kinds.entities import EntityExtractor
 from confide.kinds.protocol import Holders, Kind, ModelSpec, read_release, write_release
 from confide.kinds.relations.site import RelationExtractor, among_relations
-from confide.methods import Pair, method_of
+from confide.methods import method_of
+from confide.methods.method import Pair
 from confide.runs.card import Copied, write_card
 from confide.runs.folder import HeldFolder, RunFolder, kept_at_home
 from confide.runs.sites import Gathered, gather

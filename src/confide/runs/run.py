@@ -38,6 +38,7 @@ from confide.files import Tree, for_the_owner, write_of_run
 from confide.kinds import Extractor
 from confide.kinds.protocol import Report
 from confide.kinds.steps import Start
+from confide.methods.method import Method, Pair
 from confide.methods.noise import budget_of
 from confide.recipes import settings_file
 from confide.runs import folder as run_folder
@@ -69,7 +70,7 @@ class RunPlan:
     """
 
     settings: Settings
-    method: methods.Method
+    method: Method
     engine: Engine
     folder: RunFolder
     binding: str
@@ -445,7 +446,7 @@ class Home:
     memory: object = None
 
 
-def site_reports(pair: methods.Pair, homes: Iterable[Home]) -> dict[str, Counts]:
+def site_reports(pair: Pair, homes: Iterable[Home]) -> dict[str, Counts]:
     """Write every site's report and give its counts.
 
     Neighbours with one model and one key share the extractor; only one is held at a time.
@@ -496,7 +497,7 @@ def keep(spec: Site, report: Report, *, task: str) -> None:
     )
 
 
-def _keep_weights(pair: methods.Pair, extract: Any, spec: Site) -> None:
+def _keep_weights(pair: Pair, extract: Any, spec: Site) -> None:
     """Keep at the site how much each training sentence counts, if the method weighs them."""
     memory: Any = MemoryStore(spec.folder / "memory", pair.Memory).latest()
     found = memory.row_weights() if memory is not None else None
@@ -618,7 +619,7 @@ def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> Federat
 
 def _train(
     settings: Settings,
-    method: methods.Method,
+    method: Method,
     folder: RunFolder,
     *,
     parts: FederationParts,
@@ -655,7 +656,7 @@ def _train(
 
 
 def _at_home(
-    spec: Site, parts: FederationParts, outcomes: Sequence[Outcome], method: methods.Method
+    spec: Site, parts: FederationParts, outcomes: Sequence[Outcome], method: Method
 ) -> Home:
     """A site with the state and memory that it ends with, and the key that goes with them.
 

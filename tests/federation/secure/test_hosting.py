@@ -13,7 +13,7 @@ import pytest
 from cases import each
 from confide.errors import QuorumError
 from confide.federation.failures import Failure, Refusal
-from confide.federation.messages import decode, decode_one_of, encode
+from confide.federation.messages import decode, encode
 from confide.federation.seals import digest
 from confide.federation.secure import steps
 from confide.federation.secure.messages import Masked, Offered, Opening
@@ -232,7 +232,7 @@ def opening_of(engine: Sites, data: bytes, **parts: Any) -> Opening:
 
 def answered(engine: Sites, opening: Opening, step: str = "count", *, round: int = 2) -> Any:
     data = engine.hosts["site-01"].answer(step, round, encode(opening))
-    return decode_one_of((Offered, Failure), data)
+    return decode((Offered, Failure), data)
 
 
 def other_spelling(data: bytes) -> bytes:
