@@ -33,7 +33,7 @@ from confide.runs.loading import release
 from confide.runs.run import run
 from confide.text.document import NO_RELATION, Document, Entity
 from confide.training.batches import Example
-from confide.training.vocabulary import DIGEST_BYTES, digest, normalise
+from confide.training.vocabulary import DIGEST_BYTES, keyed_digest, normalise
 from contract.bags import bag_documents
 from contract.corpus import KEY, sentences, tiny, write_conll
 from contract.entries import ENTRIES, EVERY_STEP, METHOD, pairs
@@ -272,7 +272,7 @@ def test_digests_of_the_canaries_are_sent(planted: tuple[Path, Any]) -> None:
     _, taken = planted
     replies = b"".join(data for step, who, data in taken if step in COUNTING)
     word = normalise(canaries("site-1")["word"], "lower-digits")
-    assert digest(KEY, "word", word) in replies
+    assert keyed_digest(KEY, "word", word) in replies
 
 
 @pytest.mark.parametrize("planted", ["lazy-mil-bags"], indirect=True)
@@ -289,7 +289,7 @@ def test_digests_of_planted_triples_are_bid(planted: tuple[Path, Any]) -> None:
     for one in bag_documents("site-1", "train", 18)[::2]:
         relation = one.relations[0].type if one.relations else NO_RELATION
         triple = [nonce, canaries("site-1")["concept"], one.surface(one.entities[1]), relation]
-        assert digest(KEY, "triple", json.dumps(triple)) in bids
+        assert keyed_digest(KEY, "triple", json.dumps(triple)) in bids
 
 
 def test_no_message_holds_text(planted: tuple[Path, list[tuple[str, str, bytes]]]) -> None:
@@ -346,8 +346,8 @@ def test_digests_cannot_be_made_without_the_key(planted: tuple[Path, Any]) -> No
         guesses += [nonce.encode() for nonce in nonces]
         for guess in guesses:
             for kind in ("word", "character"):
-                wrong[digest(guess, kind, word)] = word
-    right = digest(KEY, "word", "aspirin")
+                wrong[keyed_digest(guess, kind, word)] = word
+    right = keyed_digest(KEY, "word", "aspirin")
     everything = [data for _, _, data in taken]
     everything += [path.read_bytes() for path in leaving(folder)]
     assert any(right in data for data in everything)
@@ -366,7 +366,7 @@ def share_moved(folder: Path, key: bytes) -> float:
 
 def features_key(key: bytes, nonce: str) -> bytes:
     """The key of a run's features, as a site makes it of the common key."""
-    return digest(key, "features", nonce)
+    return keyed_digest(key, "features", nonce)
 
 
 def nonce_of(taken: list[tuple[str, str, bytes]]) -> str:

@@ -14,7 +14,7 @@ from listening import Heard, masked, step_of
 
 from confide.federation.messages import decode
 from confide.kinds.agreement import COUNT_BUCKETS
-from confide.training.vocabulary import bucket_of, digest
+from confide.training.vocabulary import bucket_of, keyed_digest
 
 DRAWS = 200
 """How many random orders make up what is read by chance."""
@@ -28,13 +28,13 @@ def frequencies(
         step = step_of("count_vocabulary", method)
         reply = decode(step.reply, heard.replies["count_vocabulary", 0][0])
         names = [row.tobytes() for row in reply.word_digests_W16]
-        of = {word: digest(key, "word", word) for word in {*own, *public}}
+        of = {word: keyed_digest(key, "word", word) for word in {*own, *public}}
         return [read("bytes", reply.word_counts_W, names, of=of, own=own, public=public)]
     ask, layout, lanes = masked(heard, COUNT_BUCKETS, 0)
     counts_B = layout.views(lanes)["word_counts_B", ""]
     summed_B = heard.sums[COUNT_BUCKETS.name, 0].word_counts_B
     buckets = {
-        word: bucket_of(digest(key, "word", word), ask.word_bits) for word in {*own, *public}
+        word: bucket_of(keyed_digest(key, "word", word), ask.word_bits) for word in {*own, *public}
     }
     every = range(len(counts_B))
     return [

@@ -48,7 +48,7 @@ from confide.training import trainer as training
 from confide.training.batches import Encoded, Example, TagSet, encode_examples, examples_from
 from confide.training.tagger import Tagger, TaggerSizes
 from confide.training.trainer import FitReport, bare_sentences, with_entities
-from confide.training.vocabulary import ClearVocabulary, digest, normalise
+from confide.training.vocabulary import ClearVocabulary, keyed_digest, normalise
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
 
@@ -261,7 +261,7 @@ def _model(settings: Settings, vocabulary: dict[str, object]) -> Tagger:
 
 
 def _ordered(counts: Counter[str], kind: str, key: bytes) -> tuple[str, ...]:
-    return tuple(sorted(counts, key=lambda text: (-counts[text], digest(key, kind, text))))
+    return tuple(sorted(counts, key=lambda text: (-counts[text], keyed_digest(key, kind, text))))
 
 
 def _copied(model: Tagger) -> Weights:

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from confide.training.vocabulary import bucket_of, digest
+from confide.training.vocabulary import bucket_of, keyed_digest
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def shared(words: list[str], many: int, bits: int) -> float:
     found = []
     for turn in range(5):
         key, own = secrets.token_bytes(32), random.Random(turn).sample(words, many)
-        buckets = Counter(bucket_of(digest(key, "word", word), bits) for word in own)
+        buckets = Counter(bucket_of(keyed_digest(key, "word", word), bits) for word in own)
         found.append(100 * sum(n for n in buckets.values() if n > 1) / many)
     return sum(found) / len(found)
 

@@ -12,7 +12,7 @@ import pytest
 from cases import each
 from confide.errors import KeyFileError
 from confide.federation.keys import key_check, new_key, read_key
-from confide.training.vocabulary import digest
+from confide.training.vocabulary import keyed_digest
 
 
 def test_a_new_key_is_32_bytes_for_its_owner_only(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_a_server_that_chooses_the_number_cannot_have_a_word_digested() -> None:
     for nonce in ("word\0aspirin", "aspirin", "\0aspirin", "word"):
         check = key_check(key, nonce)
         for kind in ("word", "character", "file"):
-            assert not check.startswith(digest(key, kind, "aspirin").hex()[:8])
+            assert not check.startswith(keyed_digest(key, kind, "aspirin").hex()[:8])

@@ -40,7 +40,7 @@ from confide.training.vocabulary import (
     KeyedVocabulary,
     bucket_of,
     bucket_rows,
-    digest,
+    keyed_digest,
 )
 from contract.corpus import tiny
 from contract.runs import use_engine
@@ -54,18 +54,18 @@ def test_it_is_the_vocabulary_of_digests_up_to_words_that_share_a_bucket(words: 
     counts = Counter(words)
     counts_B = np.zeros(2**bits, np.int64)
     for word, count in counts.items():
-        counts_B[bucket_of(digest(KEY, "word", word), bits)] += count
+        counts_B[bucket_of(keyed_digest(KEY, "word", word), bits)] += count
     rows = common_buckets(counts_B, (counts_B > 0).astype(np.int64), min_count=2, min_sites=1)
     found = KeyedVocabulary(rows, "word", KEY)
     together = Counter(
-        {word: counts_B[bucket_of(digest(KEY, "word", word), bits)] for word in counts}
+        {word: counts_B[bucket_of(keyed_digest(KEY, "word", word), bits)] for word in counts}
     )
     ids = dict(zip(counts, found.ids(list(counts)).tolist(), strict=True))
     for word in counts:
         assert (ids[word] == UNK) == (together[word] < 2)
         for other in counts:
-            same = bucket_of(digest(KEY, "word", word), bits) == bucket_of(
-                digest(KEY, "word", other), bits
+            same = bucket_of(keyed_digest(KEY, "word", word), bits) == bucket_of(
+                keyed_digest(KEY, "word", other), bits
             )
             if ids[word] != UNK:
                 assert (ids[word] == ids[other]) == same
@@ -132,8 +132,8 @@ def test_no_digest_of_a_word_leaves(
     gathered = gather(settings, tmp_path / "again", key_file=None)
     key = read_key(Path(settings.key or ""))
     words = {word for spec in gathered.specs for one in spec.train for word in one.text.split()}
-    marks = [digest(key, "word", word.lower()) for word in words]
-    marks += [digest(key, "word", word) for word in words]
+    marks = [keyed_digest(key, "word", word.lower()) for word in words]
+    marks += [keyed_digest(key, "word", word) for word in words]
     found = sum(any(mark in data for data in sent) for mark in marks)
     assert (found > 0) == (sums == "plain")
 

@@ -35,7 +35,7 @@ from confide.kinds.protocol import Kept
 from confide.kinds.tagger.site import TaggerForm
 from confide.settings.tables import VocabularyTable
 from confide.text.document import Document, Entity
-from confide.training.vocabulary import DIGEST_BYTES, KeyedVocabulary, digest, normalise
+from confide.training.vocabulary import DIGEST_BYTES, KeyedVocabulary, keyed_digest, normalise
 
 KEY = bytes(range(32))
 
@@ -88,11 +88,13 @@ def counted(texts: dict[str, list[Document]], how: str = "lower-digits") -> dict
 
 def in_order(words: Counter[str], kind: str = "word") -> list[bytes]:
     """Digests by count, ties by digest: what numbering must come to."""
-    return sorted((digest(KEY, kind, w) for w in words), key=lambda d: (-by_digest(words)[d], d))
+    return sorted(
+        (keyed_digest(KEY, kind, w) for w in words), key=lambda d: (-by_digest(words)[d], d)
+    )
 
 
 def by_digest(words: Counter[str], kind: str = "word") -> dict[bytes, int]:
-    return {digest(KEY, kind, word): count for word, count in words.items()}
+    return {keyed_digest(KEY, kind, word): count for word, count in words.items()}
 
 
 def rows(digests_V16: np.ndarray) -> list[bytes]:
@@ -111,7 +113,7 @@ def test_characters_are_numbered_too_as_written(tmp_path: Path) -> None:
     total = Counter("".join(d.text.replace(" ", "") for train in TEXTS.values() for d in train))
     known = by_digest(total, "character")
     assert rows(found.character_digests_V16) == sorted(known, key=lambda d: (-known[d], d))
-    assert digest(KEY, "character", "A") in known  # characters are never lower-cased
+    assert keyed_digest(KEY, "character", "A") in known  # characters are never lower-cased
 
 
 def test_who_holds_the_key_can_number_a_word_and_nobody_else(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_floors_keep_rare_words_out(tmp_path: Path, min_count: int, min_sites: i
         if count >= min_count and sum(word in counts for counts in single.values()) >= min_sites
     }
     assert kept != set(total)
-    assert set(rows(found.word_digests_V16)) == {digest(KEY, "word", word) for word in kept}
+    assert set(rows(found.word_digests_V16)) == {keyed_digest(KEY, "word", word) for word in kept}
 
 
 def test_the_floor_of_sites_does_not_sink_when_sites_fail(tmp_path: Path) -> None:
@@ -209,7 +211,7 @@ def test_a_sites_own_floor_keeps_its_rare_words_at_home(tmp_path: Path) -> None:
     found = reply(TEXTS["north"], tmp_path, min_token_count=2)
     kept = {word for word, count in counted(TEXTS, "lower")["north"].items() if count >= 2}
     assert kept
-    assert set(rows(found.word_digests_W16)) == {digest(KEY, "word", word) for word in kept}  # type: ignore[attr-defined]
+    assert set(rows(found.word_digests_W16)) == {keyed_digest(KEY, "word", word) for word in kept}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("train", [[], [Document("d", " \n")]], ids=["nothing", "blank"])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError, QuorumError
+from confide.federation.combining import norm_of
 from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import Guards
 from confide.federation.ledger import read_ledger
@@ -35,7 +36,6 @@ from confide.methods.fedatt import (
     attend,
     attended,
     digits_of,
-    norm_of,
     totals_of,
 )
 from confide.methods.fedavg import FedAvgState, Train
@@ -123,7 +123,7 @@ def weighed(sites: list[Attending[Any]], total: float) -> np.ndarray:
 def test_attended_changes_sum_to_the_formula() -> None:
     changes = [[3.0, 4.0], [0.5, 0.0], [0.0, -1.0]]
     sites = [moved_site(change) for change in changes]
-    total = totals_of(np.array([digits_of(norm_of(np.array(c))) for c in changes]).sum(0)[None])
+    total = totals_of(np.array([digits_of(norm_of([np.array(c)])) for c in changes]).sum(0)[None])
     before = {"a": np.zeros(2, np.float32)}
     expected = attended(before, [{"a": np.float32(c)} for c in changes], epsilon=1.0)["a"]
     np.testing.assert_allclose(weighed(sites, float(total[0])), expected, rtol=1e-6)
@@ -211,7 +211,7 @@ def test_a_site_lost_before_or_between_the_two_sums(
     assert left == ["site-1", "site-3", "site-4"]
     counted = left if step == "measure" else sorted(moved)
     for name, start in before.items():
-        powers = {site: math.exp(norm_of(moved[site][name])) for site in counted}
+        powers = {site: math.exp(norm_of([moved[site][name]])) for site in counted}
         total = sum(powers.values())
         added = sum(powers[site] / total * moved[site][name] for site in left)
         np.testing.assert_allclose(after[name], start + 1.2 * added, rtol=0, atol=3e-7)

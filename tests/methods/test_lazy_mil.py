@@ -50,7 +50,7 @@ from confide.runs.run import run
 from confide.runs.sites import gather
 from confide.seeds import derive_seed
 from confide.text.document import Document
-from confide.training.vocabulary import digest
+from confide.training.vocabulary import keyed_digest
 from confide.training.weights import arrays, load_weights
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
@@ -601,7 +601,7 @@ def scored(state: Any, documents: Sequence[Document]) -> dict[tuple[str, str, st
 
 
 def mark_of(state: Any, triple: tuple[str, str, str]) -> bytes:
-    return digest(KEY, "triple", json.dumps([state.form.nonce, *triple]))
+    return keyed_digest(KEY, "triple", json.dumps([state.form.nonce, *triple]))
 
 
 def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
@@ -695,7 +695,7 @@ def test_bids_travel_as_digests_only(tmp_path: Path) -> None:
     sent = b"".join(engine.sent.values())
     asked = b"".join(encode(ask) for ask in engine.asks.values())
     for text in ("drugD1", "painE1", "D1", "E6"):
-        mark = digest(KEY, "word", text.lower())
+        mark = keyed_digest(KEY, "word", text.lower())
         assert text.encode() not in asked
         assert len(text) < 4 or text.encode() not in sent
         assert mark != text
@@ -705,9 +705,11 @@ def test_bids_travel_as_digests_only(tmp_path: Path) -> None:
         "values_G": "float32",
     }
     other = [
-        digest(b"another key " * 3, "triple", json.dumps([state.form.nonce, "D1", "E1", "eases"]))
+        keyed_digest(
+            b"another key " * 3, "triple", json.dumps([state.form.nonce, "D1", "E1", "eases"])
+        )
     ]
-    other += [digest(KEY, "triple", json.dumps(["another run", "D1", "E1", "eases"]))]
+    other += [keyed_digest(KEY, "triple", json.dumps(["another run", "D1", "E1", "eases"]))]
     assert mark_of(state, ("D1", "E1", "eases")) in set(map(bytes, bids.digests_G16))
     assert not set(other) & set(map(bytes, bids.digests_G16))
     assert mark_of(state, ("D3", "E3", NO_RELATION)) in set(map(bytes, bids.digests_G16))

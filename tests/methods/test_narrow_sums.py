@@ -10,7 +10,7 @@ import numpy as np
 from cases import each
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
-from confide.federation.secure.lanes import LanePart, Ranges, layout_of
+from confide.federation.secure.lanes import LanePart, layout_of
 from confide.federation.steps import Step
 from confide.kinds.protocol import TrainConfig
 from confide.methods import METHODS
@@ -26,8 +26,8 @@ FEDNER = ("method=fedner-tagger", "options.local_steps=3", "rounds=3", "federati
 
 
 def part_of(step: Step, ask: Any, field: str, *, sites: int = 10, lane: int = 0) -> LanePart:
-    ranges = Ranges(lane, {"w": 0.1}) if lane else None
-    layout = layout_of(step, ask, sites=sites, examples=0.0, ranges=ranges)
+    ranges = {"w": 0.1}
+    layout = layout_of(step, ask, sites=sites, examples=0.0, lane_width=lane, ranges=ranges)
     return next(part for part in layout.parts if part.field == field)
 
 

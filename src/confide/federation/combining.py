@@ -26,7 +26,7 @@ Shapes: K sites, B numbers in a block.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -64,6 +64,11 @@ def reply_form(reply: object) -> Form:
         elif value is None:
             raise GuardError(f"{name} is missing")
     return found
+
+
+def norm_of(arrays: Iterable[np.ndarray]) -> float:
+    """The L2 norm of all numbers together, in float64."""
+    return math.sqrt(sum(float(np.square(one, dtype=np.float64).sum()) for one in arrays))
 
 
 def row_blocks(rows: np.ndarray, *, most: int = BLOCK) -> Iterator[slice]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from confide.errors import GuardError
 from confide.federation import messages
-from confide.federation.combining import row_blocks
+from confide.federation.combining import norm_of, row_blocks
 from confide.federation.failures import Failure, Refusal
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
@@ -209,7 +209,7 @@ def bounded(change: Arrays, most: float, *, times: float = 1.0) -> Arrays:
     them.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        norm = _norm(change.values()) / times
+        norm = norm_of(change.values()) / times
         if not norm > most:
             return change
         return {name: _times(array, most / norm) for name, array in change.items()}
@@ -221,7 +221,7 @@ def near(weights: Arrays, before: Arrays, most: float, *, times: float = 1.0) ->
     The distance is the norm of `bounded`; both sets of weights are multiplied by `times`.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        norm = _norm(_apart(weights, before)) / times
+        norm = norm_of(_apart(weights, before)) / times
         if not norm > most:
             return weights
         return {
@@ -236,11 +236,6 @@ def _apart(weights: Arrays, before: Arrays) -> Iterator[np.ndarray]:
         rows, begun = np.atleast_1d(array), np.atleast_1d(before[name])
         for part in row_blocks(rows):
             yield rows[part] - begun[part]
-
-
-def _norm(arrays: Iterable[np.ndarray]) -> float:
-    """The L2 norm of all numbers together, in float64."""
-    return math.sqrt(sum(float(np.square(one, dtype=np.float64).sum()) for one in arrays))
 
 
 def _times(array: np.ndarray, factor: float) -> np.ndarray:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from confide.errors import KeyFileError, LockedKeyError, os_errors_as, printable
+from confide.errors import KeyFileError, LockedKeyError, printable
 from confide.files import NotAFileError, TooLargeError, file_bytes, open_regular
 
 if TYPE_CHECKING:
@@ -272,19 +272,15 @@ def in_plain(key: PrivateKeyTypes, encoding: Literal["PEM", "DER"]) -> bytes:
     return key.private_bytes(form, forms.PrivateFormat.PKCS8, forms.NoEncryption())
 
 
-def load_private(
-    path: Path, *, passphrase: bytes | None = None, ask: bool = True
-) -> PrivateKeyTypes:
+def load_private(path: Path, *, passphrase: bytes | None = None) -> PrivateKeyTypes:
     """The private key in a file; if it is encrypted, asks for a passphrase that is not given.
 
     Raises KeyFileError, LockedKeyError.
     """
-    return private_from(read_key_file(path), path, passphrase=passphrase, ask=ask)
+    return private_from(read_key_file(path), path, passphrase=passphrase)
 
 
-def private_from(
-    content: bytes, path: Path, *, passphrase: bytes | None = None, ask: bool = True
-) -> PrivateKeyTypes:
+def private_from(content: bytes, path: Path, *, passphrase: bytes | None = None) -> PrivateKeyTypes:
     """The private key in the content of the file at `path`. Raises as `load_private` does."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
@@ -292,7 +288,7 @@ def private_from(
     load = forms.load_pem_private_key
     if is_sealed(content):
         load = forms.load_der_private_key
-        content = unseal(content, path, kind="private", passphrase=passphrase, ask=ask)
+        content = unseal(content, path, kind="private", passphrase=passphrase)
     try:
         return load(content, password=None)
     except TypeError:
@@ -308,19 +304,22 @@ def private_from(
 # --- files --------------------------------------------------------------------------------
 
 
-def read_key_file(path: Path) -> bytes:
-    """The content of a key file. Raises KeyFileError: missing, not a regular file, far too long."""
+def read_key_file(path: Path, *, fix: str | None = None) -> bytes:
+    """The content of a key file. Raises KeyFileError: missing, not a regular file, far too long.
+
+    `fix` says what to do where there is none.
+    """
     try:
-        with os_errors_as(KeyFileError, "there is no key file", where=path):
-            return file_bytes(path, _MOST_BYTES)
-    except KeyFileError as error:
-        if isinstance(error.__cause__, NotAFileError | TooLargeError):
-            raise KeyFileError(
-                "this is not a key file",
-                expected=f"a regular file of at most {_MOST_BYTES} bytes",
-                where=str(path),
-            ) from None
-        raise
+        return file_bytes(path, _MOST_BYTES)
+    except (NotAFileError, TooLargeError):
+        raise KeyFileError(
+            "this is not a key file",
+            expected=f"a regular file of at most {_MOST_BYTES} bytes",
+            where=str(path),
+        ) from None
+    except OSError as error:
+        why = error.strerror or error
+        raise KeyFileError(f"there is no key file ({why})", where=str(path), fix=fix) from error
 
 
 def write_key(path: Path, data: bytes, *, over: bool = False) -> None:
@@ -387,16 +386,8 @@ def read_key(path: Path, *, ask: bool = True) -> bytes:
     is set, it asks at the terminal, but not in a worker process or with `ask=False`. Raises
     LockedKeyError.
     """
-    try:
-        content = read_key_file(path)
-    except KeyFileError as error:
-        if error.__cause__ is None:
-            raise
-        raise KeyFileError(
-            "there is no key file",
-            where=str(path),
-            fix="ask another site for the shared key, or make one with `confide key new`",
-        ) from error
+    fix = "ask another site for the shared key, or make one with `confide key new`"
+    content = read_key_file(path, fix=fix)
     if not is_sealed(content):
         return _plain(content, path)
     name = hashlib.sha256(content).hexdigest()

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
+from confide.federation.combining import norm_of
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 
@@ -102,7 +103,7 @@ def quantise(
         sent |= _codes_of(name, array, quantiser.form, generator)
     shapes = {name: array.shape for name, array in change.items()}
     stands = dequantise(sent, shapes)
-    norm = math.sqrt(sum(float(np.square(one, dtype=np.float64).sum()) for one in stands.values()))
+    norm = norm_of(stands.values())
     if norm > most:
         sent = _scaled_down(sent, most / norm)
         stands = dequantise(sent, shapes)

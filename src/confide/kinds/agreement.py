@@ -55,7 +55,7 @@ from confide.training import vocabulary
 from confide.training.batches import Encoded, Example, examples_from, with_context
 from confide.training.context import cache_folder, contextual
 from confide.training.encoder import FrozenEncoder, Tuning, load_encoder
-from confide.training.vocabulary import digest
+from confide.training.vocabulary import keyed_digest
 
 Counts = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Digests (W × 16) and how often each occurs (W)."""
@@ -301,13 +301,13 @@ def common_key(key: bytes | None, *, nonce: str, check: str) -> bytes:
 
 def file_check(key: bytes, content_digest: str) -> str:
     """A check value: equal for equal files, and says nothing else about a file."""
-    return digest(key, "file", content_digest).hex()
+    return keyed_digest(key, "file", content_digest).hex()
 
 
 def digested(key: bytes, kind: str, counts: Counter[str], *, floor: int) -> Counts:
     """The sorted digests of what occurs at least `floor` times, and how often each occurs."""
     pairs = sorted(
-        (digest(key, kind, text), count) for text, count in counts.items() if count >= floor
+        (keyed_digest(key, kind, text), count) for text, count in counts.items() if count >= floor
     )
     digests = np.frombuffer(b"".join(mark for mark, _ in pairs), np.uint8)
     counted = np.array([count for _, count in pairs], np.int64)
@@ -408,7 +408,7 @@ def _counted(
     found = np.zeros(bucket_count(bits), np.int32)
     for text, count in counts.items():
         if count >= floor:
-            found[vocabulary.bucket_of(digest(key, kind, text), bits)] += count
+            found[vocabulary.bucket_of(keyed_digest(key, kind, text), bits)] += count
     return found, (found > 0).astype(np.int32)
 
 

@@ -38,7 +38,7 @@ from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 from confide.training.batches import Encoded, Example, TagSet
 from confide.training.tagger import LinearSizes, LinearTagger
-from confide.training.vocabulary import SPECIALS, ClearVocabulary, digest
+from confide.training.vocabulary import SPECIALS, ClearVocabulary, keyed_digest
 from confide.training.weights import initial, trained
 
 TABLE = "table.weight"
@@ -170,7 +170,7 @@ class LinearForm(EntitySpec):
 
 def features_key(key: bytes, nonce: str) -> bytes:
     """The key of a run's features, made from the sites' own."""
-    return digest(key, "features", nonce)
+    return keyed_digest(key, "features", nonce)
 
 
 class LinearSiteModel(EntitySiteModel):

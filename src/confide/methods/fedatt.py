@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from confide.errors import GuardError
+from confide.federation.combining import norm_of
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import clipped
@@ -118,7 +119,7 @@ def measure(
     trained, kept = train(site, known(memory), ask, turn)
     trained = clipped(TRAIN_ALONE, ask, trained, most=site.guards.max_norm)
     change = {name: trained.weights[name] - ask.weights[name] for name in sorted(ask.weights)}
-    powers = [digits_of(norm_of(one)) for one in change.values()]
+    powers = [digits_of(norm_of([one])) for one in change.values()]
     reply = Measured(np.array(powers, np.int64), trained.loss, trained.examples, 1)
     after = cast(Attending[F], kept)
     return reply, replace(after, moved_round=turn.round, change=change)
@@ -141,14 +142,9 @@ def attend(
     for (name, change), total in zip(
         sorted(memory.change.items()), ask.totals_L.tolist(), strict=True
     ):
-        attention = min(1.0, math.exp(min(norm_of(change), FARTHEST)) / total)
+        attention = min(1.0, math.exp(min(norm_of([change]), FARTHEST)) / total)
         found[name] = (attention * change).astype(np.float32)
     return Attended(found), replace(memory, change={})
-
-
-def norm_of(change: np.ndarray) -> float:
-    """The L2 norm of a layer's change, in float64."""
-    return float(np.sqrt(np.square(change, dtype=np.float64).sum()))
 
 
 def digits_of(norm: float) -> list[int]:
@@ -242,7 +238,7 @@ def attended(
     moved = {}
     for name, start in before.items():
         away = [start - weights[name] for weights in trained]
-        norms_K = np.array([norm_of(one) for one in away])
+        norms_K = np.array([norm_of([one]) for one in away])
         attention_K = np.exp(norms_K - norms_K.max())
         attention_K /= attention_K.sum()
         step = sum(float(a) * one for a, one in zip(attention_K, away, strict=True))

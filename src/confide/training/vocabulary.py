@@ -51,7 +51,7 @@ def normalise(token: str, how: Normalisation) -> str:
     )
 
 
-def digest(key: bytes, kind: str, text: str) -> bytes:
+def keyed_digest(key: bytes, kind: str, text: str) -> bytes:
     """16 bytes of HMAC-SHA-256 over the kind ("word", "character", ...), a NUL and the text."""
     message = kind.encode() + b"\0" + text.encode("utf-8", "surrogatepass")
     return hmac.digest(key, message, "sha256")[:DIGEST_BYTES]
@@ -134,7 +134,7 @@ class KeyedVocabulary:
     def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """One id per text."""
         find, key, kind = self._numbers.get, self.key, self.kind
-        marks = (digest(key, kind, text) for text in texts)
+        marks = (keyed_digest(key, kind, text) for text in texts)
         if bits := self._bits:
             start = BUCKET + bytes([0, 0, 0, bits])
             marks = (start + bucket_of(mark, bits).to_bytes(4, "big") for mark in marks)

@@ -10,7 +10,7 @@ import pytest
 
 from cases import each
 from confide.errors import FormatError, MissingDataError
-from confide.training.vocabulary import ClearVocabulary, KeyedVocabulary, digest, read_vectors
+from confide.training.vocabulary import ClearVocabulary, KeyedVocabulary, keyed_digest, read_vectors
 
 WORDS = ClearVocabulary(("the", "naïve", "pain", "il-00"))
 
@@ -62,7 +62,9 @@ def test_the_form_that_needs_no_normalising_wins(tmp_path: Path) -> None:
 
 def test_digests_find_the_same_rows(tmp_path: Path) -> None:
     key = b"s" * 32
-    rows = np.array([np.frombuffer(digest(key, "word", word), np.uint8) for word in WORDS.texts])
+    rows = np.array(
+        [np.frombuffer(keyed_digest(key, "word", word), np.uint8) for word in WORDS.texts]
+    )
     path = written(tmp_path, "the 1 2\nof 3 4\npain 5 6\n")
     clear, secret = (
         read_vectors(path, words) for words in (WORDS, KeyedVocabulary(rows, "word", key))

@@ -17,7 +17,7 @@ from confide.training.vocabulary import (
     KeyedVocabulary,
     count_characters,
     count_words,
-    digest,
+    keyed_digest,
     normalise,
     numbered,
 )
@@ -26,16 +26,16 @@ KEY = b"k" * 32
 
 
 def keyed(texts: tuple[str, ...], key: bytes = KEY, kind: str = "word") -> KeyedVocabulary:
-    rows = [np.frombuffer(digest(key, kind, text), np.uint8) for text in texts]
+    rows = [np.frombuffer(keyed_digest(key, kind, text), np.uint8) for text in texts]
     return KeyedVocabulary(np.array(rows).reshape(-1, 16), kind, key)
 
 
 def test_the_digest_is_hmac_sha256_of_kind_nul_text() -> None:
     expected = hmac.new(KEY, b"word\0Fieber \xc3\xa4", hashlib.sha256).digest()[:16]
-    assert digest(KEY, "word", "Fieber ä") == expected
-    assert digest(KEY, "character", "a") != digest(KEY, "word", "a")
-    assert digest(b"j" * 32, "word", "a") != digest(KEY, "word", "a")
-    assert len(digest(KEY, "word", "\ud800")) == 16
+    assert keyed_digest(KEY, "word", "Fieber ä") == expected
+    assert keyed_digest(KEY, "character", "a") != keyed_digest(KEY, "word", "a")
+    assert keyed_digest(b"j" * 32, "word", "a") != keyed_digest(KEY, "word", "a")
+    assert len(keyed_digest(KEY, "word", "\ud800")) == 16
 
 
 @given(st.lists(st.text(), unique=True), st.lists(st.text()))

@@ -13,7 +13,7 @@ from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.quantising import can_quantise
-from confide.federation.secure.lanes import LaneLayout, Ranges, largest_of, layout_of
+from confide.federation.secure.lanes import LaneLayout, largest_of, layout_of
 from confide.federation.secure.messages import Opening
 from confide.federation.secure.steps import layout_for
 from confide.methods import METHODS
@@ -34,7 +34,7 @@ def opening(width: int, ranges: dict[str, float]) -> Opening:
 
 
 def laid(sites: int, width: int, **rooms: float) -> LaneLayout:
-    return layout_of(TRAIN, ASK, sites=sites, examples=0.0, ranges=Ranges(width, rooms))
+    return layout_of(TRAIN, ASK, sites=sites, examples=0.0, lane_width=width, ranges=rooms)
 
 
 def summed(layout: LaneLayout, changes: list[Arrays]) -> Update:

@@ -16,7 +16,7 @@ from confide.federation.keys import key_check
 from confide.kinds.bags.site import COUNT_BAGS, BagsCounted, CountBags, triple_digest
 from confide.kinds.relations.batches import NO_RELATION
 from confide.text.document import Document
-from confide.training.vocabulary import digest, normalise
+from confide.training.vocabulary import keyed_digest, normalise
 from contract.bags import bag_documents, tiny_bags, write_bags
 from contract.corpus import KEY, tiny
 from methods.relation_runs import Seen, started
@@ -38,12 +38,12 @@ def test_words_are_those_of_all_sites_most_frequent_first(tmp_path: Path) -> Non
     for documents in SITES.values():
         for one in documents:
             counts.update(normalise(token, "lower-digits") for token in one.text.split())
-    marks = {word: digest(KEY, "word", word) for word in counts}
+    marks = {word: keyed_digest(KEY, "word", word) for word in counts}
     expected = sorted(counts, key=lambda word: (-counts[word], marks[word]))
     assert [bytes(row) for row in state.form.word_digests_V16] == [marks[word] for word in expected]
     reply = engine.replies["count_bags", "site-1"]
     assert [bytes(row) for row in reply.word_digests_W16] == sorted(
-        {digest(KEY, "word", token) for one in SITES["site-1"] for token in one.text.split()}
+        {keyed_digest(KEY, "word", token) for one in SITES["site-1"] for token in one.text.split()}
     )
     desk = state.form.at(engine.site("site-1"))
     pairs = {

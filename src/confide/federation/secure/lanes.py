@@ -41,14 +41,6 @@ from confide.federation.steps import Step
 # share of a small change is less than one step: on average nothing is lost.
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """Lanes of `width` bytes, 1 or 2, for changes of at most `largest`, by array."""
-
-    width: int
-    largest: Mapping[str, float]
-
-
 def largest_of(layout: LaneLayout, step: Step, lanes: Lanes) -> dict[str, float]:
     """The largest change that summed lanes come to, by array, times all sites' shares."""
     views, learnt = layout.views(lanes), step.learnt
@@ -291,11 +283,18 @@ class LaneLayout:
 
 
 def layout_of(
-    step: Step, ask: object, *, sites: int, examples: float, ranges: Ranges | None = None
+    step: Step,
+    ask: object,
+    *,
+    sites: int,
+    examples: float,
+    lane_width: int = 0,
+    ranges: Mapping[str, float] | None = None,
 ) -> LaneLayout:
     """Return the layout of a summed step's reply to this ask; `sites` are asked.
 
-    Arrays in `ranges` get its narrow lanes if a sum fits them with a step to spare for each site.
+    With a `lane_width` of 1 or 2 bytes, arrays with changes of at most their `ranges` get such
+    lanes if a sum fits them with a step to spare for each site.
     """
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
     shapes = step.shapes(ask)
@@ -309,13 +308,12 @@ def layout_of(
         wanted = {name: array.shape for name, array in given.items()} or shapes.get(field, {})
         is_learnt = learnt is not None and field == learnt.field
         width, scale, codes = _lane(step, ask, form.dtypes, sites=sites, is_learnt=is_learnt)
-        narrow = ranges if is_learnt else None
-        steps = 2.0 ** (8 * narrow.width - 1) - 1 if narrow is not None else 0.0
+        steps = 2.0 ** (8 * lane_width - 1) - 1
         for name, shape in sorted(wanted.items()):
             part = LanePart(field, name, shape, width, scale, codes, step.wraps)
-            most = narrow.largest.get(name, 0.0) if narrow is not None else 0.0
-            if narrow is not None and most and sites <= steps / 2:
-                part = replace(part, width=narrow.width, scale=(steps - sites) / most, most=most)
+            most = (ranges or {}).get(name, 0.0) if is_learnt else 0.0
+            if most and sites <= steps / 2:
+                part = replace(part, width=lane_width, scale=(steps - sites) / most, most=most)
             parts.append(part)
     whole = float(learnt.whole(ask, sites, examples)) if learnt else float(sites)
     return LaneLayout(tuple(sorted(parts, key=lambda part: -part.width)), whole, sites)

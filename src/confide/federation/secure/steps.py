@@ -76,15 +76,20 @@ def as_summed(step: Step, labels: list[str]) -> Step:
 
 def layout_for(step: Step, ask: Any, opening: Opening) -> lanes.LaneLayout:
     """The layout of a summed step's replies. Raises Refusal if it cannot have such narrow lanes."""
-    ranges = None
     if opening.lane_width:
         fits = opening.lane_width in (1, 2) and can_quantise(step)
         known = getattr(ask, step.like[0][0]) if fits else {}
         sound = all(n in known and 0 < most < math.inf for n, most in opening.ranges.items())
         if not known or not sound:
             raise Refusal("bad-ask")
-        ranges = lanes.Ranges(opening.lane_width, opening.ranges)
-    return lanes.layout_of(step, ask, sites=opening.sites, examples=opening.examples, ranges=ranges)
+    return lanes.layout_of(
+        step,
+        ask,
+        sites=opening.sites,
+        examples=opening.examples,
+        lane_width=opening.lane_width,
+        ranges=opening.ranges,
+    )
 
 
 def as_asked(step: Step, sums: Sums) -> Step:

@@ -337,7 +337,7 @@ def words_of(memory: BagForm, key: bytes | None) -> vocabulary.KeyedVocabulary:
 
 def triple_digest(memory: BagForm, key: bytes, triple: tuple[str, str, str]) -> bytes:
     """The 16-byte digest of (head, tail, relation) in this run under the sites' key."""
-    return vocabulary.digest(key, "triple", json.dumps([memory.nonce, *triple]))
+    return vocabulary.keyed_digest(key, "triple", json.dumps([memory.nonce, *triple]))
 
 
 # --- A bag model at a site

@@ -60,7 +60,7 @@ from confide.training.tagger import (
     predict_batches,
 )
 from confide.training.trainer import EntityTrainer, FoundSpan, Parts, Random, only_rows, paths_of
-from confide.training.vocabulary import Normalisation, Vocabulary, digest
+from confide.training.vocabulary import Normalisation, Vocabulary, keyed_digest
 from confide.training.weights import initial
 
 # --- Features of a word
@@ -131,7 +131,9 @@ class Marks:
     def _mark(self, text: str, far: int) -> int:
         found = self._known.get(text)
         if found is None:
-            hashed = int.from_bytes(digest(self.key, "feature", text)[:4], "big") >> 32 - _HASHED
+            hashed = (
+                int.from_bytes(keyed_digest(self.key, "feature", text)[:4], "big") >> 32 - _HASHED
+            )
             # the lowest ones stand for no feature and for the ends of a sentence
             found = self._known[text] = max(hashed, 2) << 2 | far
         return found
