@@ -95,12 +95,22 @@ class Ledger:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._waiting: list[str] = []
-        self._length = 0
         self.head = START
         self.lines = 0
         self.totals: dict[str, dict[str, int]] = {"up": defaultdict(int), "down": defaultdict(int)}
-        if path is not None and path.exists():
-            self._continue(path)
+        lines = read_lines(path) if path is not None and path.exists() else []
+        for line in lines:
+            if line.chained is False:
+                raise RunError(
+                    "this line of the ledger, or the one before it, was changed",
+                    where=f"{path}:{line.number}",
+                    fix="restore the file, or start the run again in another folder",
+                )
+            entry = line.entry
+            if entry is not None and not line.again:
+                self.totals[entry.direction][entry.site] += entry.bytes
+        if lines:
+            self.lines, self.head = len(lines), lines[-1].digest
 
     @staticmethod
     def resumed(path: Path, *, length: int | None = None, round: int | None = None) -> Ledger:
@@ -181,30 +191,14 @@ class Ledger:
                 except OSError:  # all or nothing: what is already written is removed
                     file.truncate(start)
                     raise
-                self._length = file.tell()
+                length = file.tell()
         self._waiting.clear()
-        return self._length
+        return length
 
     def _add(self, tree: dict[str, object]) -> None:
         line, self.head = _linked(tree, self.head)
         self.lines += 1
         self._waiting.append(line)
-
-    def _continue(self, path: Path) -> None:
-        lines = read_lines(path)
-        for line in lines:
-            if line.chained is False:
-                raise RunError(
-                    "this line of the ledger, or the one before it, was changed",
-                    where=f"{path}:{line.number}",
-                    fix="restore the file, or start the run again in another folder",
-                )
-            entry = line.entry
-            if entry is not None and not line.again:
-                self.totals[entry.direction][entry.site] += entry.bytes
-        self._length = path.stat().st_size
-        self.lines = len(lines)
-        self.head = lines[-1].digest if lines else START
 
 
 def _linked(tree: dict[str, object], head: str) -> tuple[str, str]:

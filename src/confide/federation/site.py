@@ -135,6 +135,17 @@ class Site:
         found: T = self.scratch[place]
         return found
 
+    def heard(self, data: bytes, kind: object, open: Callable[[], T]) -> T:
+        """The ask of a `kind` in these bytes, opened once for the sites of a process that get them."""
+        kept = self.scratch.get("heard")
+        if kept is not None and kept[0] is data and kept[1] == kind:
+            found: T = kept[2]
+            return found
+        found = open()
+        if not self.remote:
+            self.scratch["heard"] = (data, kind, found)
+        return found
+
     def whole(self, ask: Any) -> Any:
         """The ask with whole weights, however they were given. Raises Refusal (`whole`)."""
         return whole(ask, self.scratch.setdefault(CACHED, CachedWeights()), draws=self.draws)
@@ -261,7 +272,7 @@ class SiteHost:
             raise Refusal("unknown-step")
         if self.site.guards.masked and (step.summed or step.learnt is not None):
             raise Refusal("only-masked")
-        ask = self._opened(step, data)
+        ask = self.site.heard(data, step.ask, lambda: self.site.whole(ask_in(step.ask, data)))
         reply, settle = self._worked(step, ask, round)
         check_open(reply, self.site.guards)
         seed = self._turn(step, round).seed
@@ -335,17 +346,6 @@ class SiteHost:
     def _turn(self, step: Step, round: int) -> Turn:
         seed = derive_seed(self._seed, round, self.site.name, step.drawn or step.name)
         return Turn(round, self.site.name, step.name, seed)
-
-    def _opened(self, step: Step, data: bytes) -> object:
-        """The ask in these bytes. Sites of one process that get the same bytes decode them once."""
-        heard = self.site.scratch.get("heard")
-        if heard is not None and heard[0] is data and heard[1] == step.ask:
-            found: object = heard[2]
-            return found
-        ask: object = self.site.whole(ask_in(step.ask, data))
-        if not self.site.remote:
-            self.site.scratch["heard"] = (data, step.ask, ask)
-        return ask
 
 
 def _texts(named: Mapping[str, str]) -> list[bytes]:

@@ -26,7 +26,7 @@ from confide.federation.seals import digest, int_bytes
 from confide.federation.site import Site, note_traceback
 from confide.federation.steps import Turn
 from confide.kinds.entities import clipped_sum, units_of
-from confide.kinds.protocol import SiteModel, fingerprint
+from confide.kinds.protocol import fingerprint
 from confide.privacy.account import Mechanism, NoisePlan, plan_noise
 from confide.privacy.accountant import Charge, SpentError
 from confide.privacy.noise import WIDEST, Whole, draw_key, draw_units, keyed, noise_key, skellam_of
@@ -107,7 +107,9 @@ class NoisySite:
         """
         site, noise, budget = self.site, self.noise, self.site.budget
         assert budget is not None, "`of` has checked it"
-        text = text_of(site)
+        if "fingerprint" not in site.cache:
+            site.cache["fingerprint"] = fingerprint(site.train, relations=True).encode()
+        text: bytes = site.cache["fingerprint"]
         try:
             key = budget.key(site.run, text=text)
         except GuardError as error:
@@ -150,31 +152,17 @@ class NoisySite:
         noise = self.noise
         self.site.check_sentences()
         desk = self.form.at(self.site)
-        units = units_at(self.site, desk, noise)
+        place, cache = ("units", noise.unit, noise.patients), self.site.cache
+        if place not in cache:
+            desk.check()
+            cache[place] = units_of(
+                desk.places, self.site.train, unit=noise.unit, patients=noise.patients
+            )
+        units: list[Rows] = cache[place]
         took_U = draw_units(key, len(units), rate=noise.rate)
         chosen = [rows for rows, took in zip(units, took_U, strict=True) if took]
         gradients = desk.unit_gradients(weights, chosen) if chosen else ()
         return clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)
-
-
-def units_at(site: Site, desk: SiteModel, noise: Noise) -> list[Rows]:
-    """The rows of each of the site's units, found once. Raises Refusal as `SiteModel.check`."""
-    place = ("units", noise.unit, noise.patients)
-    if place not in site.cache:
-        desk.check()
-        site.cache[place] = units_of(
-            desk.places, site.train, unit=noise.unit, patients=noise.patients
-        )
-    found: list[Rows] = site.cache[place]
-    return found
-
-
-def text_of(site: Site) -> bytes:
-    """A digest of the site's training text, made once."""
-    if "fingerprint" not in site.cache:
-        site.cache["fingerprint"] = fingerprint(site.train, relations=True).encode()
-    found: bytes = site.cache["fingerprint"]
-    return found
 
 
 def with_noise(total: Whole, key: bytes, *, variance: int) -> Whole:

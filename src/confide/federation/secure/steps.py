@@ -163,7 +163,8 @@ class SumHost:
             return self._exchanged(EXCHANGES[name], data)
         if step is None or not is_summed(step):
             return None
-        opening, ask, asked = self._opened(step, data)
+        opened = self._site.heard(data, step.ask, lambda: self._opened(step, data))
+        opening, ask, asked = opened
         if step.noisy and opening.group:
             raise Refusal("bad-set")  # the account counts the noise of the sum over all sites
         own = as_summed(step, opening.labels)
@@ -218,14 +219,10 @@ class SumHost:
     def _opened(self, step: Step, data: bytes) -> tuple[Opening, Any, bytes]:
         """The opening without its ask, the ask, and the digest of the ask's bytes.
 
-        Sites of one process decode the same bytes once. The ask must be spelled as this code spells
+        The ask must be spelled as this code spells
         it, and becomes one with whole weights however they were given: sites know an ask that was
         summed before by the digest of its bytes. Raises Refusal.
         """
-        heard = self._site.scratch.get("heard")
-        if heard is not None and heard[0] is data and heard[1] == step.ask:
-            found: tuple[Opening, Any, bytes] = heard[2]
-            return found
         opening = ask_in(Opening, data)
         inner = opening.ask_B.data  # a large one is not held twice, nor are its arrays
         opening = replace(opening, ask_B=np.empty(0, np.uint8))
@@ -233,7 +230,4 @@ class SumHost:
         if not hmac.compare_digest(encode(said), inner):
             raise Refusal("bad-ask")
         ask = self._site.whole(said)
-        found = opening, ask, digest(inner if ask is said else encode(ask))
-        if not self._site.remote:
-            self._site.scratch["heard"] = (data, step.ask, found)
-        return found
+        return opening, ask, digest(inner if ask is said else encode(ask))
