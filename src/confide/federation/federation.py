@@ -171,9 +171,23 @@ class Federation:
             raise FederationError(f"step {step.name} may only be summed")
         names, asks = self._addressed(ask, sites)
         replies = dict(self._replies(step, asks, round=round))
-        outliers = self._leave_out(step, replies, asks, round=round)
+        out: dict[str, str] = {}
+        if step.learnt is not None:  # the method looks at each: those too far off are left out
+            norms = {}
+            for site, reply in list(replies.items()):
+                try:
+                    with blaming(site, step=step.name, round=round):
+                        norms[site] = change_norm(step.learnt, asks[site], reply)
+                except SiteFault as error:
+                    self._failed(error)
+                    del replies[site]
+            out = self._combining.too_far(norms, slack=step.learnt.slack)
+            for site, why in out.items():
+                self._failed(refused(why, site=site, step=step.name, round=round, code=TOO_FAR))
+                del replies[site]
+            self.took_part.update(replies)
         answered = len(replies)
-        self._settle(step, names, answered, round=round, at_least=at_least, outliers=outliers)
+        self._settle(step, names, answered, round=round, at_least=at_least, outliers=len(out))
         return dict(sorted(replies.items()))
 
     def sum(
@@ -275,27 +289,6 @@ class Federation:
                 )
             self.took_part.update(pile.sites)
             return pile.total(), answered, sum(code == TOO_FAR for code, _ in out.values())
-
-    def _leave_out(
-        self, step: Step, replies: dict[str, object], asks: Mapping[str, object], *, round: int
-    ) -> int:
-        """Leave out replies that are too far off, if the method looks at each; gives how many."""
-        if step.learnt is None:
-            return 0
-        norms = {}
-        for site, reply in list(replies.items()):
-            try:
-                with blaming(site, step=step.name, round=round):
-                    norms[site] = change_norm(step.learnt, asks[site], reply)
-            except SiteFault as error:
-                self._failed(error)
-                del replies[site]
-        out = self._combining.too_far(norms, slack=step.learnt.slack)
-        for site, why in out.items():
-            self._failed(refused(why, site=site, step=step.name, round=round, code=TOO_FAR))
-            del replies[site]
-        self.took_part.update(replies)
-        return len(out)
 
     def relay(
         self, step: Step, ask: Any, *, round: int, sites: Sequence[str], then: Callable[..., Any]

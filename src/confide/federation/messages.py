@@ -376,10 +376,14 @@ def _form(field: dataclasses.Field[object], hint: object) -> Form:
     axes = tuple(int(a) if a.isdigit() else a for a in _AXIS.findall(legend)) if legend else None
     arrays = kind in ("array", "arrays")
     array = typing.get_args(hint)[1] if kind == "arrays" else hint
+    dtypes, arguments = list[Any](), typing.get_args(array) if arrays else ()
+    if len(arguments) == 2:  # number types, as in NDArray[np.int8 | np.float32]
+        (scalar,) = typing.get_args(arguments[1])
+        dtypes += typing.get_args(scalar) or (scalar,)
     return Form(
         kind,
         hint,
-        dtypes=_dtypes(array) if arrays else frozenset(),
+        dtypes=frozenset(np.dtype(one).name for one in dtypes if one not in (np.generic, Any)),
         axes=axes if arrays else None,
         **said,
     )
@@ -409,16 +413,6 @@ def _kind(hint: object) -> str:
         f"a field of type {hint} cannot travel",
         expected="numbers, strings, lists or dicts of these, arrays, or messages",
     )
-
-
-def _dtypes(hint: object) -> frozenset[str]:
-    """The number types in an annotation such as NDArray[np.int8 | np.float32]; empty means any."""
-    arguments = typing.get_args(hint)
-    if len(arguments) != 2:
-        return frozenset()
-    (scalar,) = typing.get_args(arguments[1])
-    scalars = typing.get_args(scalar) or (scalar,)
-    return frozenset(np.dtype(one).name for one in scalars if one not in (np.generic, Any))
 
 
 def check_arrays(kind: type, values: Mapping[str, object]) -> None:
@@ -535,20 +529,21 @@ def encode(message: object) -> bytes:
     called = type(message).__name__
     tensors: Arrays = {}
     plain: dict[str, object] = {}
+    array: Any  # not yet known to be one
     for name, form, value in values_of(message):
-        if form.holds_arrays:
-            for place, array in form.arrays(name, value).items():
-                tensors[place] = _array(array, f"{called}.{place}")
-        else:
+        if not form.holds_arrays:
             plain[name] = _plain(value, f"{called}.{name}")
-    return _written(tensors, _json([FORMAT, called, plain]))
+            continue
+        for place, array in form.arrays(name, value).items():
+            if not isinstance(array, np.ndarray) or array.dtype.name not in DTYPES:
+                got = f"{type(array).__name__} {getattr(array, 'dtype', '')}".strip()
+                what = f"{called}.{place} cannot travel"
+                raise MessageError(what, expected="an array", got=got)
+            tensors[place] = np.asarray(array, order="C")
 
-
-def _written(tensors: Arrays, said: str) -> bytes:
-    """Arrays and a text as a safetensors file, bit for bit what that library writes.
-
-    It would hold two copies while it writes; here is one, which a model of gigabytes needs.
-    """
+    # a safetensors file, bit for bit what that library writes; it would hold two copies while it
+    # writes, and here is one, which a model of gigabytes needs
+    said = _json([FORMAT, called, plain])
     kinds = {name: _TYPES[array.dtype.newbyteorder("<")] for name, array in tensors.items()}
     order = sorted(tensors, key=lambda name: (-_ORDER.index(kinds[name]), name))
     header: dict[str, object] = {"__metadata__": {"confide": said}}
@@ -731,13 +726,6 @@ _json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would build
 
 
 _raw_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
-
-def _array(value: object, place: str) -> np.ndarray:
-    if not isinstance(value, np.ndarray) or value.dtype.name not in DTYPES:
-        got = f"{type(value).__name__} {getattr(value, 'dtype', '')}".strip()
-        raise MessageError(f"{place} cannot travel", expected="an array", got=got)
-    return np.asarray(value, order="C")
 
 
 def _plain(value: object, place: str) -> object:

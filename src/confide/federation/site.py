@@ -136,7 +136,7 @@ class Site:
         return found
 
     def heard(self, data: bytes, kind: object, open: Callable[[], T]) -> T:
-        """The ask of a `kind` in these bytes, opened once for the sites of a process that get them."""
+        """The ask of a `kind` in these bytes, opened once for all sites of a process with them."""
         kept = self.scratch.get("heard")
         if kept is not None and kept[0] is data and kept[1] == kind:
             found: T = kept[2]
