@@ -227,15 +227,11 @@ def _reweighed(
     before_S = memory.instance_weights_S
     if len(before_S) != len(pulls.source):
         before_S = np.ones(len(pulls.source), np.float32)
-    others_G = ask.slope_G - _as_sent(desk.site, pulls.target_G)
+    most, own_G = desk.site.guards.max_norm, pulls.target_G  # as it entered the sum
+    own_G = own_G if most is None else bounded({"slope": own_G}, most)["slope"]
+    others_G = ask.slope_G - own_G
     after_S = moved_weights(before_S, pulls.source, others_G=others_G, momentum=ask.kept)
     return replace(memory, instance_weights_S=after_S.astype(np.float32), weighed=round)
-
-
-def _as_sent(site: Site, slope_G: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The site's own target gradient as it entered the sum: bounded if its guard says so."""
-    most = site.guards.max_norm
-    return slope_G if most is None else bounded({"slope": slope_G}, most)["slope"]
 
 
 def moved_weights(
