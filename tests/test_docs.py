@@ -355,7 +355,7 @@ def test_every_panel_of_the_help_is_on_the_page_of_the_command_line() -> None:
 
 
 def test_every_room_is_on_the_map() -> None:
-    (rooms,) = (block.code for block in blocks(ROOT / "docs" / "architecture.md")
+    (rooms,) = (block.code for block in blocks(ROOT / "docs" / "extend" / "architecture.md")
                 if block.code.startswith("cli "))  # fmt: skip
     named = set(re.findall(r"^([a-z][a-z, ]*?)  ", rooms, re.MULTILINE))
     named = {word for words in named for word in words.split(", ")}

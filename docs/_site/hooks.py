@@ -19,6 +19,18 @@ DOCS = "docs/"
 OUTER = {"README.md": "start.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 """Pages outside docs/ by their path in the repository, and what they are called on the site."""
 MOVED = {
+    "architecture.md": "extend/architecture.md",
+    "writing-a-format.md": "extend/writing-a-format.md",
+    "writing-a-kind.md": "extend/writing-a-kind.md",
+    "writing-a-method.md": "extend/writing-a-method.md",
+    "formats/ade.md": "formats/published.md",
+    "formats/bags.md": "formats/published.md",
+    "formats/bioc.md": "formats/pubtator.md",
+    "formats/ddi.md": "formats/published.md",
+    "formats/i2b2.md": "formats/published.md",
+    "formats/inception.md": "formats/tools.md",
+    "formats/pairs.md": "formats/published.md",
+    "formats/psytar.md": "formats/published.md",
     "context.md": "encoders.md",
     "audit.md": "privacy-audit.md",
     "nested.md": "nested-entities.md",

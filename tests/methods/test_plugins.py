@@ -1,4 +1,4 @@
-"""The method of docs/writing-a-method.md, installed as a plugin, on two kinds."""
+"""The method of docs/extend/writing-a-method.md, installed as a plugin, on two kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs/writing-a-method.md"
+PAGE = Path(__file__).parents[2] / "docs/extend/writing-a-method.md"
 RUN = """
 import sys, pathlib
 from confide.methods import METHODS, wire

@@ -16,7 +16,7 @@ from confide.text.document import Document
 from confide.text.formats import Options, detect, read, write
 from text.generated import any_documents, kinds, put
 
-PAGE = Path(__file__).parents[3] / "docs" / "writing-a-format.md"
+PAGE = Path(__file__).parents[3] / "docs" / "extend" / "writing-a-format.md"
 CODE = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
 LAYOUT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
