@@ -1,18 +1,18 @@
-"""The tables of docs that come from the wire: what leaves a site, step by step.
+"""What docs/wire.md takes from the code: each step with its fields, and the numbers of the tables.
 
-docs/wire.md has the steps, and then every field.
-Only what a step reveals, and how much of a field there is, is written by hand, in the pages:
-it is kept where its steps stay. `python tests/wire/test_wire.py` writes the tables anew; a new row
-says `?` where somebody has to write, and a test refuses that.
+What a step reveals, and how much of a field there is if it is not one number, is written by hand on
+the page, and kept where its steps stay. `python tests/wire/test_wire.py` writes the rest anew; a
+new step says `?` until that is written, and a test refuses it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from confide.federation.failures import Failure
 from confide.federation.steps import WireRow
 from confide.flare.joining import wire_digest, wire_of
 from confide.kinds import KINDS
@@ -22,9 +22,10 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "wire.md"
 UNWRITTEN = "?"
 SEEN = {"one by one": "singly", "sum": "summed", "masked": "masked"}
-FIELDS = "| step | field | what it is | how much | seen |"
-STEPS = "| step | of | seen | what it reveals to a curious server |"
-NUMBERS = "| method and kind | number of its table |"
+STEPS = "## Step by step"
+NUMBERS = "## Numbers of the tables"
+HEAD = re.compile(r"^\*\*(.+?)\*\* \((.*), \w+\): (.*)$")
+FIELD = re.compile(r"^- `(\w+)`: .*? \*\((.*)\)\*$")
 
 
 @dataclass
@@ -83,73 +84,81 @@ def of_whom(pairs: set[str]) -> list[str]:
     return min(found, key=len) if found else sorted(pairs)
 
 
-def _cells(page: str, head: str) -> list[list[str]]:
-    table = page.partition(head)[2].partition("\n\n")[0].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table]
-
-
-def _names(cell: str) -> list[str]:
-    return [name.strip(" `") for name in cell.split(",")]
-
-
-def _kept(rows: list[list[str]], column: int) -> dict[tuple[str, str], str]:
-    """What was written by hand: by step and second column, or by a step that has one row alone."""
-    found = {(step, row[1]): row[column] for row in rows for step in _names(row[0])}
-    once = Counter(step for step, _ in found)
-    return found | {(step, ""): cell for (step, _), cell in found.items() if once[step] == 1}
-
-
 def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def by_hand(page: str) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
+    """What is written by hand: what each step of whom reveals; how much a step has of a field."""
+    reveals: dict[tuple[str, str], str] = {}
+    much: dict[tuple[str, str], str] = {}
+    steps: list[str] = []
+    for line in page.partition(STEPS)[2].partition("\n## ")[0].splitlines():
+        if head := HEAD.match(line):
+            steps = [name.strip(" `") for name in head[1].split(",")]
+            reveals |= {(step, whom): head[3] for step in steps for whom in (head[2], "")}
+        elif field := FIELD.match(line):
+            much |= {(step, field[1]): field[2] for step in steps}
+    return reveals, much
+
+
 def by_step(page: str) -> list[str]:
-    """The table of steps; hand-written are the last column and rows of no step of the code."""
-    rows = _cells(page, STEPS)
-    kept, every = _kept(rows, 3), {step for _, step, _ in leaving()}
-    found = []
-    for one in told():
-        of = ", ".join(one.of)
-        places = [(step, whom) for step in one.steps for whom in (of, "")]
-        reveals = next((kept[place] for place in places if place in kept), UNWRITTEN)
+    """Each step of the page with its fields; a field that an earlier step has is named there."""
+    reveals, much = by_hand(page)
+    found: list[str] = []
+    first: dict[tuple[str, str], Told] = {}
+    for one in [*told(), *of_the_engine()]:
+        of, step = ", ".join(one.of), one.steps[0]
+        places = [(name, whom) for whom in (of, "") for name in one.steps]
+        said = next((reveals[place] for place in places if place in reveals), UNWRITTEN)
         seen = "/".join(dict.fromkeys(seen for _, seen in one.fields.values()))
-        found.append(f"| {_quoted(one.steps)} | {of} | {seen} | {reveals} |")
-    others = [row for row in rows if not set(_names(row[0])) & every]
-    return [*found, *("| " + " | ".join(row) + " |" for row in others)]
+        names = _quoted(one.steps) if step not in ENGINE else step
+        found += ["", f"**{names}** ({of}, {seen}): {said}", ""]
+        again: dict[str, list[str]] = {}
+        for field, (what, _) in one.fields.items():
+            earlier = first.setdefault((field, what), one)
+            if earlier is not one:
+                where = f"in `{earlier.steps[0]}` of {earlier.of[0]}"
+                again.setdefault(where, []).append(field)
+                continue
+            amount = f" *({much[step, field]})*" if (step, field) in much else ""
+            found.append(f"- `{field}`: {what}{amount}")
+        found += [f"- {_quoted(names)}: as {where}" for where, names in again.items()]
+    return found
 
 
-def by_field(page: str) -> list[str]:
-    """The table of fields; hand-written is how much each is, and rows of no step of the code."""
-    rows = _cells(page, FIELDS)
-    kept, every = _kept(rows, 3), {step for _, step, _ in leaving()}
-    fields: dict[tuple[str, str, str], list[str]] = {}
-    for _, step, own in leaving():
-        for row in own:
-            steps = fields.setdefault((row.field, row.what, SEEN[row.seen]), [])
-            if step not in steps:
-                steps.append(step)
-    found = []
-    for (field, what, seen), steps in fields.items():
-        much = next((kept[s, f"`{field}`"] for s in steps if (s, f"`{field}`") in kept), UNWRITTEN)
-        found.append(f"| {_quoted(steps)} | `{field}` | {what} | {much} | {seen} |")
-    others = [row for row in rows if not set(_names(row[0])) & every]
-    return [*found, *("| " + " | ".join(row) + " |" for row in others)]
+ENGINE = ("a failure", "every reply")
+
+
+def of_the_engine() -> Iterator[Told]:
+    """What leaves a site that could not answer, and what leaves with every reply."""
+    failing = {one.name: (str(one.metadata["what"]), "singly") for one in fields(Failure)}
+    yield Told([ENGINE[0]], ["all"], failing)
+    yield Told([ENGINE[1]], ["all"], {"seconds": ("how long the site worked on it", "singly")})
 
 
 def by_number() -> list[str]:
-    """The numbers of the tables of all pairs."""
-    return [f"| {name} | `{wire_digest(wire_of(name))}` |" for name in METHODS]
-
-
-def _with_table(page: str, head: str, lines: list[str]) -> str:
-    before, head, after = page.partition(head)
-    rule, _, rest = after.lstrip("\n").partition("\n")
-    return "\n".join([f"{before}{head}", rule, *lines, "", rest.partition("\n\n")[2]])
+    """The numbers of the tables of all pairs, by method and kind."""
+    rows: dict[str, dict[str, str]] = {}
+    for name, pair in METHODS.items():
+        rows.setdefault(pair.method, {})[pair.kind.name] = wire_digest(wire_of(name))
+    lines = [("", list(KINDS))]
+    lines += [(method, [own.get(kind, "-") for kind in KINDS]) for method, own in rows.items()]
+    return [
+        f"{name:16}" + "".join(f"{cell:17}" for cell in cells).rstrip() for name, cells in lines
+    ]
 
 
 def written() -> str:
-    """The page with its tables as the code has them."""
+    """The page with its steps and numbers as the code has them."""
     page = PAGE.read_text(encoding="utf-8")
-    for head, lines in ((STEPS, by_step(page)), (FIELDS, by_field(page)), (NUMBERS, by_number())):
-        page = _with_table(page, head, lines)
-    return page
+    before, _, after = page.partition(f"{STEPS}\n")
+    intro = after.lstrip("\n").partition("\n\n")[0]
+    _, _, after = page.partition(f"{NUMBERS}\n")
+    told_of_numbers = after.lstrip("\n").partition("\n\n")[0]
+    end = after.partition("```text\n")[2].partition("```\n")[2]
+    steps, numbers = "\n".join(by_step(page)), "\n".join(by_number())
+    return (
+        f"{before}{STEPS}\n\n{intro}\n{steps}\n\n"
+        f"{NUMBERS}\n\n{told_of_numbers}\n\n```text\n{numbers}\n```\n{end}"
+    )

@@ -1,10 +1,11 @@
 """docs/wire.md says all that leaves a site, in the code's own words.
 
-`tests/wire/pages.py` writes its tables; here they are read by another eye.
+`tests/wire/pages.py` writes it; here it is read on its own.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from confide.methods import METHODS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire.md"
 SEEN = {"one by one": "singly", "sum": "summed", "masked": "masked"}
-HEAD = "| step | field | what it is | how much | seen |"
 ANY = "a failure"
 OF_THE_ENGINE = ("every reply", "seconds", "how long the site worked on it", "singly")
 
@@ -24,15 +24,28 @@ Row = tuple[str, str, str, str]
 
 
 def shown() -> set[Row]:
-    """The rows of the page's table; one that names several steps stands for each of them."""
-    text = PAGE.read_text(encoding="utf-8")
-    table = text.partition(HEAD)[2].partition("\n\n")[0].splitlines()[2:]
+    """The fields on the page; of several steps in one heading, each has them all.
+
+    "As in" names the step, and a kind or a method, where a field is described.
+    """
+    what: dict[tuple[str, str, str], str] = {}
     found = set()
-    for line in table:
-        steps, field, what, much, seen = (cell.strip() for cell in line.strip("|").split("|"))
-        assert much, f"how much is {field} of {steps}?"
-        for step in steps.split(","):
-            found.add((step.strip(" `"), field.strip("`"), what, seen))
+    part = PAGE.read_text(encoding="utf-8").partition("## Step by step")[2].partition("\n## ")[0]
+    for block in part.split("\n**")[1:]:
+        head, *lines = block.splitlines()
+        names, whose = head.split("** (")
+        of, seen = whose.partition("): ")[0].rsplit(", ", 1)
+        steps = [name.strip("` ") for name in names.split(",")]
+        for line in filter(None, lines):
+            cells, _, said = line.removeprefix("- ").partition(": ")
+            for field in re.findall(r"`(\w+)`", cells):
+                if earlier := re.fullmatch(r"as in `(\w+)` of (\S+)", said):
+                    text = what[earlier[1], earlier[2], field]
+                else:
+                    text = re.sub(r" \*\(.*\)\*$", "", said)
+                for step in steps:
+                    what |= {(step, whom, field): text for whom in of.split(", ")}
+                    found.add((step, field, text, seen))
     return found
 
 

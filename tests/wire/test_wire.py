@@ -7,8 +7,8 @@ all sites a public set. `methods/NAME.txt` holds the method's own steps, the sam
 but for these.
 
 After a change that is meant, write the tables anew and look at the difference as a security office
-would: `python tests/wire/test_wire.py`, then `git diff tests/wire docs`. It writes the tables of
-docs/wire.md too.
+would: `python tests/wire/test_wire.py`, then `git diff tests/wire docs`. It writes docs/wire.md
+too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ What {name} sends is not what {kind} and {method} say (- is the tables, + is the
 If the change is not meant, undo it. If it is meant:
   1. read every '+ up' line: can it carry text, or tell more about the text than before?
   2. write the tables anew:  python tests/wire/test_wire.py
-  3. say in docs/wire.md (where a row says ?) and in the docstring of the method or the kind
-     what the new field tells, and let somebody who answers for privacy review the differences.
+  3. say in docs/wire.md (where a step says ?) and in the docstring of the method or the kind
+     what the new field tells, and let whoever answers for privacy review the differences.
 """
 
 
@@ -165,7 +165,7 @@ def test_an_unknown_method_is_refused_with_the_nearest() -> None:
 def test_the_tables_of_the_page_are_those_of_the_code() -> None:
     page = pages.written()
     assert pages.PAGE.read_text(encoding="utf-8") == page, "python tests/wire/test_wire.py"
-    assert f"| {pages.UNWRITTEN} |" not in page, "a row lacks what it reveals, or how much it is"
+    assert f"): {pages.UNWRITTEN}\n" not in page, "a step lacks what it reveals"
 
 
 if __name__ == "__main__":
