@@ -231,7 +231,7 @@ def liars() -> None:
 
 
 def bytes_() -> None:
-    rows = table("docs/bytes.md", "## Measured", "up, down")[1:]
+    rows = table("benchmarks/bytes/README.md", "## Measured", "up, down")[1:]
     axes = plt.subplots()[1]
     for name, _, f1, up, down, *_ in rows:
         total = number(up) + number(down)

@@ -23,19 +23,17 @@ TROUBLE = TEXT.partition("\n## Trouble")[2]
 SITE_FILE = PAGE.with_name("site-file.md").read_text(encoding="utf-8")
 KEYS, _, AGREEMENT = SITE_FILE.partition("\n## The agreement")
 CODES_PAGE = PAGE.with_name("codes.md")
-CODES_HEAD = """# Why a site did not answer
+CODES_HEAD = """# Why a site did not answer: error codes
 
-A site that refuses, or fails, sends a code of this list and never a word of its text. The lead
-sees the sentence; `result.json` and the ledger hold the code. This page is written from the code
+A site that refuses or fails sends one of these codes, and never a word of its text. The lead sees
+the sentence; `result.json` and the ledger hold the code. Written from the code
 (`confide.federation.failures`).
 
-The server has four of its own: `refused` (a reply is too large, not finite, misshapen, absurd or
-impossible), `too-far` (what the site learnt is many times as large as what the others learnt),
-`differs` (its key, vectors or encoder differ from most) and `other-common` (under masks: the site
-was given something else than most sites, and shares no masks with them).
+The server has four of its own: `refused` (a reply is too large, not finite, misshapen or
+impossible), `too-far` (an update many times as large as the others'), `differs` (the site's key,
+vectors or encoder differ from most) and `other-common` (under masks: the site was given something
+else than most).
 
-| code | why, and what to do |
-|---|---|
 """
 
 
@@ -64,7 +62,7 @@ def test_the_page_quotes_messages_that_the_code_has() -> None:
 
 
 def codes_page() -> str:
-    return CODES_HEAD + "".join(f"| `{code}` | {why} |\n" for code, why in sorted(CODES.items()))
+    return CODES_HEAD + "".join(f"- `{code}`: {why}\n" for code, why in sorted(CODES.items()))
 
 
 def test_every_code_is_on_its_page() -> None:

@@ -16,58 +16,51 @@ from confide.errors import ConfideError, SiteFault, printable
 from confide.federation.messages import carries
 
 CODES = {
-    "no-key": "the site has no key; put the key file that the sites share where the site's"
-    " settings name it (`confide key new` makes one)",
+    "no-key": "the site has no key; put the sites' key file where its settings name it (`confide"
+    " key new` makes one)",
     "locked-key": "the site's key is encrypted, and its passphrase is wrong or missing; at the"
-    " site, set CONFIDE_PASSPHRASE_FILE to the file with the passphrase; the site's own log says"
-    " more",
-    "other-key": "the site's key is not the one that the sites agreed on at the start of the run",
+    " site, set CONFIDE_PASSPHRASE_FILE",
+    "other-key": "the site's key is not the one that the sites agreed on at the start",
     "no-training-text": "the site has no training sentence",
     "too-few-sentences": "the site has fewer training sentences than its own guard `min_sentences`",
-    "not-agreed": "the ask holds something other than the settings say with which the site joined;"
-    " check that both sides run the same version of confide, then who else speaks for the server",
-    "other-unit": "noise would hide another unit of text than the site's own guard `unit` names, or"
-    " read patients from names otherwise than its guard `patients` says; its `max_epsilon` holds"
-    " for that unit alone",
+    "not-agreed": "the ask differs from the settings with which the site joined; compare the"
+    " versions of confide, then ask who else speaks for the server",
+    "other-unit": "noise would hide another unit than the site's own guard `unit` names, or read"
+    " patients otherwise than its guard `patients` says",
     "too-many-rounds": "the site's own guard `max_rounds` is reached",
-    "small-batch": "a gradient would cover fewer examples than the site's own guard `min_batch` (8,"
-    " unless its file says otherwise); set training.batch_size to at least that, or the site joins"
-    " with more text",
+    "small-batch": "a gradient would cover fewer examples than the site's own guard `min_batch`"
+    " (8, unless its file says otherwise); set training.batch_size to at least that, or join with"
+    " more text",
     "private-part": "the method would share a part of the model that the site's own guard"
     " `private` keeps",
-    "no-bound": "the method cannot keep what this step uploads within the site's own guard"
-    " `max_norm`",
+    "no-bound": "the method cannot keep this upload within the site's own guard `max_norm`",
     "few-sites": "the run has fewer sites than the site's own guard `min_sites`",
     "memory-missing": "the site has no memory of this run: it was left out at the start, or its"
-    " memory folder is gone; restore the folder, or start the run again",
-    "weights-missing": "the site does not have the weights that the ask starts from, since its"
-    " process was restarted; the server then sends them whole",
-    "not-joined": "the site was asked before it joined the run; start the run again",
-    "no-consent": "the site did not agree to this; at the site, `confide site consent` shows what"
-    " would leave it, and agrees",
+    " folder is gone; restore it, or start again",
+    "weights-missing": "the site lacks the weights that the ask starts from, since its process was"
+    " restarted; the server sends them whole",
+    "not-joined": "the site was asked before it joined the run; start again",
+    "no-consent": "the site did not agree to this; at the site, run `confide site consent`",
     "other-wire": "the site agreed to something other than what this method sends; at the site,"
     " review it with `confide site consent`",
     "outside-consent": "the run is outside what the site agreed to; at the site, `confide site"
-    " consent` with `--for` shows the difference",
-    "other-version": "the site and the server run different versions of confide; install the same"
-    " version everywhere",
+    " consent --for` shows the difference",
+    "other-version": "the site and the server run different versions of confide",
     "site-file": "the site's own file cannot be used; its own log says why",
     "unknown-step": "the site does not know this step of this method",
-    "bad-signature": "the site refused an ask: its signature does not fit the server's identity"
-    " key, the lead did not sign this run, or it was signed for another run, site, round or step;"
-    " check that both sides run the same version of confide, then who else can speak for the"
-    " server",
-    "forged-reply": "the signature of the reply does not fit the site's identity key, or this ask;"
-    " nothing of the reply was used",
-    "other-identity": "an identity key is not the one that was pinned; compare the fingerprints by"
-    " telephone, and if the new one is right, pin it where it was refused, with `confide peers KIT"
-    " --pin NAME FINGERPRINT`, then resume",
-    "uncertified": "an identity key is not certified by a kit of this consortium; restart its owner"
-    " with the newest kit",
+    "bad-signature": "the site refused an ask that the server's identity key did not sign, or that"
+    " is of another run, site, round or step; compare the versions of confide, then ask who else"
+    " speaks for the server",
+    "forged-reply": "the signature of the reply does not fit the site's identity key or this ask;"
+    " nothing of it was used",
+    "other-identity": "an identity key is not the one that was pinned; compare fingerprints by"
+    " telephone, and if the new one is right, `confide peers KIT --pin NAME FINGERPRINT` where it"
+    " was refused, then resume",
+    "uncertified": "an identity key is not certified by a kit of this consortium; restart its"
+    " owner with the newest kit",
     "not-compared": "the site takes part only with peers whose fingerprints have been compared;"
-    " compare them by telephone, then note it at the site with `confide peers KIT --compared NAME`",
-    "bad-ask": "the site could not read the ask; check that both sides run the same version of"
-    " confide",
+    " compare by telephone, then `confide peers KIT --compared NAME` at the site",
+    "bad-ask": "the site could not read the ask; compare the versions of confide",
     "guard": "the site's own guard held back its reply",
     "tag-outside-set": "the site's text has an entity type outside the declared `types`",
     "type-unknown": "the site wants an entity type (`types` in its table) that no site annotates",
@@ -76,29 +69,27 @@ CODES = {
     "tag-scheme": "the site's own `tag_scheme` is not the common one, but the CRF is shared",
     "encoder-missing": "the site cannot use the frozen encoder that the settings name; its own log"
     " says why",
-    "own-folder": "the run names an encoder by its folder, and a site opens no folder that others"
-    " name; at the site, name its own copy with `context` in its own file",
-    "other-encoder": "the site's encoder is not the one that the run began with; restore its files,"
-    " or start the run again",
+    "own-folder": "the run names an encoder by its folder, which a site does not open; at the"
+    " site, name its own copy with `context`",
+    "other-encoder": "the site's encoder is not the one that the run began with; restore its"
+    " files, or start again",
     "relation-outside-set": "the site's training text has a relation that it did not have when the"
-    " run began, or that its own `annotates` does not name; correct its `relations` or `annotates`,"
-    " and start the run again",
+    " run began, or that its own `annotates` does not name; correct `relations` or `annotates`,"
+    " and start again",
     "other-public-set": "the site was asked about a public set other than the one it was given;"
-    " start the run again",
+    " start again",
     "not-bid": "the site was told of winning sentences that it did not bid for in this round",
-    "features": "the site could not compute or keep the encoder's features of its text; its own"
-    " log says why",
-    "device-memory": "the site's device ran out of memory; at the site, set `micro_batch_size` in"
-    " its own file to fewer examples than training.batch_size, or name another `device`",
-    "device-missing": "the site has no such device as its own file names; at the site, set `device`"
-    " to auto or cpu",
+    "features": "the site could not compute or keep the encoder's features; its own log says why",
+    "device-memory": "the site's device ran out of memory; at the site, set `micro_batch_size`"
+    " below training.batch_size, or another `device`",
+    "device-missing": "the site has no such device; at the site, set `device` to auto or cpu",
     "not-met": "the site has not met the others of this sum: its process was restarted, or the"
     " server means other sites",
-    "other-roster": "the run's sites or their identity keys are not those that the site has pinned;"
-    " at the site, compare them with `confide peers KIT`, by telephone",
-    "near-roster": "the run's sites differ by few from those of an earlier run, so that two sums"
-    " could tell of these few; if the site wants that, let its agreement name exactly these sites"
-    " (`confide site consent KIT METHOD --bound sites=...`)",
+    "other-roster": "the run's sites or their identity keys are not those that the site has"
+    " pinned; at the site, compare them with `confide peers KIT`, by telephone",
+    "near-roster": "the run's sites differ by few from an earlier run's, so that two sums could"
+    " tell of these few; a site that wants that names its sites in its agreement (`confide site"
+    " consent KIT METHOD --bound sites=...`)",
     "bad-greeting": "a site's greeting is not signed by its identity key",
     "other-binding": "the sites did not all receive the same settings and wire table",
     "no-sum": "the site knows nothing of this sum: its process was restarted since its offer",
@@ -107,21 +98,19 @@ CODES = {
     "bad-set": "a sum would be over too few sites, over strangers, or without the site itself",
     "bad-offer": "a site's offer to a sum is not signed by that site",
     "few-signatures": "too few sites signed the set of a sum; it stays closed",
-    "other-set": "the site has already helped to open this sum for another set of sites, or an"
-    " earlier sum of the run lacked one of these; see `sums` in its memory folder",
+    "other-set": "the site has already helped to open this sum for another set, or an earlier sum"
+    " lacked one of these sites; see `sums` in its memory folder",
     "only-masked": "the site's own guard `masked` forbids replies that the server can read",
-    "older-account": "a site's account of noise is older than in an earlier run: it was put back"
-    " from a backup, and what was spent since is counted nowhere; find the newest one, or leave"
-    " that site out",
-    "spent": "another sum under noise would spend more than the site's own guard `max_epsilon`, or"
-    " this very ask was answered with other noise before; its own log says which",
-    "other-text": "the site's text is not the one that the run began with, and under noise a run"
-    " goes on with no other; put it back, or begin another run",
+    "older-account": "a site's account of noise is older than in an earlier run, as from a backup;"
+    " find the newest one, or leave the site out",
+    "spent": "another sum under noise would pass the site's own guard `max_epsilon`, or this ask"
+    " was answered with other noise before; its own log says which",
+    "other-text": "the site's text is not the one that the run began with, which noise requires;"
+    " put it back, or begin another run",
     "disk-full": "the site could not write its memory: no space left on its disk",
     "disk-read-only": "the site could not write its memory: its disk is read-only, so its log may"
     " say nothing either",
-    "lost": "no reply came back: the site's process died twice on this ask, or its connection to"
-    " the server was cut",
+    "lost": "no reply came: the site's process died twice on this ask, or its connection was cut",
     "timeout": "the site did not answer in time",
     "error": "the site raised an error; its own log holds the traceback",
 }
