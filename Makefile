@@ -60,9 +60,11 @@ docs: $(VENV)/.installed-docs  ## the docs as a site in build/docs; every warnin
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo build/docs/index.html
 
-tables: $(VENV)/.installed-dev  ## write the tables of the docs that come from the code: settings, command line, wire
+tables: $(VENV)/.installed-dev  ## write the tables of the docs that come from the code: settings, command line, wire, formats, codes
 	$(BIN)/python tests/doctables.py
 	$(BIN)/python tests/wire/test_wire.py
+	PYTHONPATH=tests $(BIN)/python tests/text/formats/test_pages.py
+	PYTHONPATH=tests $(BIN)/python tests/flare/test_deployment_page.py
 
 lock: $(TOOLS)/.installed  ## make the lock files in locks/ anew, from constraints.txt and the package index
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(TOOLS)/bin/python locks/make.py

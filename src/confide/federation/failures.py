@@ -48,9 +48,9 @@ CODES = {
     "other-version": "the site and the server run different versions of confide",
     "site-file": "the site's own file cannot be used; its own log says why",
     "unknown-step": "the site does not know this step of this method",
-    "bad-signature": "the site refused an ask that the server's identity key did not sign, or that"
-    " is of another run, site, round or step; compare the versions of confide, then ask who else"
-    " speaks for the server",
+    "bad-signature": "the site refused an ask: the server's identity key, or for a run the lead's,"
+    " did not sign it, or signed it for another run, site, round or step; compare the versions of"
+    " confide, then ask who else speaks for the server",
     "forged-reply": "the signature of the reply does not fit the site's identity key or this ask;"
     " nothing of it was used",
     "other-identity": "an identity key is not the one that was pinned; compare fingerprints by"

@@ -1,6 +1,6 @@
 """The tables of docs/formats/all.md: all formats, their pages, and what each loses when written.
 
-PYTHONPATH=src:tests python tests/text/formats/test_pages.py    # writes the tables anew
+`make tables` writes the tables anew.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def page() -> str:
 
 
 def test_the_page_has_all_formats_and_what_they_lose() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), f"python {Path(__file__).name} writes it"
+    assert PAGE.read_text(encoding="utf-8") == page(), "make tables"
 
 
 def test_each_format_is_on_its_page() -> None:
