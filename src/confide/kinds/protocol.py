@@ -342,7 +342,7 @@ class SharedModel:
 class SiteModel(ABC):
     """A kind at a site: the site's text, encoded once, and the one model of the process.
 
-    A kind whose text cannot do what a method asks leaves that out (`methods.CROSSED`).
+    A kind whose text cannot do what a method asks leaves that out: no pair has the two.
     """
 
     def __init__(self, site: Site, form: Any) -> None:
