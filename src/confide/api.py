@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.settings.upgrade import upgrade_settings as upgrade_settings
     from confide.text.checking import check as check
     from confide.text.checking import convert as convert
+    from confide.text.formats import Options as Options
     from confide.text.formats import read as read
     from confide.text.formats import write as write
 

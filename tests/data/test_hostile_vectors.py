@@ -68,7 +68,6 @@ def test_a_packed_table_that_holds_far_more_than_it_weighs(tmp_path: Path) -> No
 
 
 def test_a_table_without_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("confide.corpora.distant.LONGEST_LINE", 1000)
     monkeypatch.setattr("confide.text.files.read_text.__kwdefaults__", {"longest": 1000})
     path = tmp_path / "k.tsv"
     path.write_text("a\tr\tb\n" + "a\t" * 1000)

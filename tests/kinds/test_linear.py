@@ -29,7 +29,7 @@ def settings_for(folder: Path, *overrides: str, sites: int = 3) -> Settings:
 def test_all_text_at_one_site_gives_the_pooled_model_bit_for_bit(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, sites=1)
     own = settings.site[0].model_copy(update={"name": "pooled"})  # a site draws by its name
-    settings = settings.model_copy(update={"site": [own]})
+    settings = settings.model_copy(update={"site": (own,)})
     found = []
     for method in ("fedavg", "pooled"):
         run(settings.model_copy(update={"method": method}), out=tmp_path / method)
