@@ -67,6 +67,19 @@ def nothing_waits_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def words_in_few_buckets(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sums in the fast set are not over a million buckets: that takes longer than a tiny run.
+
+    The slow set keeps them: its runs in processes of their own have them too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        agreement = sys.modules.get("confide.kinds.agreement")
+        if agreement is not None and request.config.option.markexpr == "not slow":
+            patch.setattr(agreement, "WORD_BITS", 16)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """One thread for tensors, in tests that have imported torch."""
