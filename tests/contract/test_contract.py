@@ -47,11 +47,14 @@ from contract.runs import (
 
 SECRET = "Hiltrud Ängström"
 
-every_method = pytest.mark.parametrize("method", pairs())
 unlike = pytest.mark.parametrize("method", pairs(fast=CARRIED))
 each_method = pytest.mark.parametrize("method", pairs(fast=METHOD.values()))
 every_step = pytest.mark.parametrize(("method", "step"), EVERY_STEP)
 MADE = Callable[..., Straight]
+
+
+TYPICAL = (("fedavg-tagger", "train"), ("lazy-mil-bags", "bid"))
+"""A step whose replies are summed and one whose replies are looked at one by one."""
 
 
 def forms(fast: Collection[str]) -> list[Any]:
@@ -186,7 +189,7 @@ def moments(events: list[Any]) -> list[int]:
     return [group[turn % len(group)] for turn, group in enumerate(found.values())]
 
 
-@every_method
+@unlike
 def test_a_finished_run_that_is_resumed_stays_as_it_is(
     method: str, straight: MADE, tmp_path: Path
 ) -> None:
@@ -231,7 +234,10 @@ def test_a_site_that_fails_is_skipped_if_enough_are_left(
     assert {"site-1", "site-3"} <= done.result.scores.sites.keys()
 
 
-@every_step
+@pytest.mark.parametrize(
+    ("method", "step"),
+    [pytest.param(*one, marks=[pytest.mark.slow] * (one not in TYPICAL)) for one in STEPS],
+)
 def test_a_site_that_fails_ends_the_run_in_words_if_it_is_needed(
     method: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,39 +300,37 @@ def _least(array: np.ndarray) -> float:
     return (np.finfo if array.dtype.kind == "f" else np.iinfo)(array.dtype).min
 
 
+ALONE = list(dict.fromkeys(asking(*one) for one in sorted(ANSWERED)))
+"""The runs that ask every step of `ANSWERED`."""
+
+
+@pytest.mark.parametrize(
+    ("method", "form"),
+    [
+        pytest.param(chosen[0].removeprefix("method="), chosen[1:], marks=marks)
+        for chosen in dict.fromkeys(asking(*one) for one in STEPS)
+        for marks in [[] if chosen in ALONE else [pytest.mark.slow]]
+    ],
+)
+def test_every_poison_of_a_reply_is_refused(
+    method: str, form: tuple[str, ...], tmp_path: Path
+) -> None:
+    """By the server's check of the reply alone, with no other reply beside it."""
+    chosen = (f"method={method}", *form)
+    accepted = accepted_alone(tmp_path, *chosen)
+    assert accepted.keys() >= {step for one, step in STEPS if asking(one, step) == chosen}
+    assert not any(accepted.values())
+
+
 @pytest.mark.parametrize(
     ("method", "step"),
-    [pytest.param(*one, marks=[pytest.mark.slow] * (one not in ANSWERED)) for one in STEPS],
+    [pytest.param(*one, marks=[pytest.mark.slow] * (one not in TYPICAL)) for one in STEPS],
 )
 def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
-    method: str,
-    step: str,
-    accepted: Callable[[str, str], list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    method: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every poison is tried on a reply by itself, and one in a run, which goes on without the site.
-
-    A poison that shows only beside other replies has a run of its own.
-    """
-    spoiled = poisons(step_of(method, step))
-    for number, name in enumerate(["garbage", *accepted(method, step)]):
-        with monkeypatch.context() as patch:
-            poisoned_run(method, step, spoiled[name], tmp_path / str(number), patch)
-
-
-@pytest.fixture(scope="module")
-def accepted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], list[str]]:
-    """Gives the poisons of a step that a reply does not show by itself."""
-    tried: dict[tuple[str, ...], dict[str, list[str]]] = {}
-
-    def give(method: str, step: str) -> list[str]:
-        chosen = asking(method, step)
-        if chosen not in tried:
-            tried[chosen] = accepted_alone(tmp_path_factory.mktemp("tried"), *chosen)
-        return tried[chosen][step]
-
-    return give
+    """The run goes on without the site, as without one that fails."""
+    poisoned_run(method, step, poisons(step_of(method, step))["garbage"], tmp_path, monkeypatch)
 
 
 def accepted_alone(folder: Path, *overrides: str) -> dict[str, list[str]]:
@@ -380,6 +384,10 @@ def poisoned_run(
 # --- what it is for ----------------------------------------------------------------------------
 
 
+QUICKEST = {**METHOD, "fedatt": "fedatt-tagger", "feded": "feded-tagger"}.values()
+"""By method one pair that learns in a second or two."""
+
+
 def first_score(task: str, done: Any) -> float:
     scoring = TASKS[task]
     found = scoring.value(done.scores.overall, scoring.kinds[0])
@@ -391,7 +399,7 @@ def first_score(task: str, done: Any) -> float:
     ("method", "sites"),
     [
         pytest.param(*one.values, sites, marks=[*one.marks, *[pytest.mark.slow] * (sites != 2)])
-        for one in pairs(fast=METHOD.values())
+        for one in pairs(fast=QUICKEST)
         for sites in (1, 2, 5)
     ],
 )
@@ -441,9 +449,7 @@ def test_a_fraction_of_the_sites_takes_part_in_a_round(method: str, tmp_path: Pa
     assert len(done.scores.sites) == 4
 
 
-@pytest.mark.parametrize(
-    "method", pairs(fast=("fedavg-tagger", "feded-relations", "lazy-mil-bags"))
-)
+@pytest.mark.parametrize("method", pairs(fast=["fedavg-tagger"]))
 def test_other_settings_are_not_resumed(method: str, tmp_path: Path) -> None:
     out = run(tiny(tmp_path, f"method={method}"), out=tmp_path / "run").folder
     with pytest.raises(RunError, match=r"another training\.batch_size; expected 6; got 7"):

@@ -19,7 +19,7 @@ from confide.federation.site import Site, SiteHost
 from confide.methods import METHODS
 from confide.methods.fedavg import mean_of
 from confide.runs.run import run
-from contract.corpus import tiny
+from contract.corpus import tiny, write_sites
 from contract.entries import ENTRIES, OPEN
 from contract.runs import (
     Forging,
@@ -70,7 +70,7 @@ def test_masks_change_no_bit_of_the_sum(method: str, form: tuple[str, ...], tmp_
     assert ("masked" in seen) or METHODS[method].method in SEEN_ONE_BY_ONE
 
 
-@pytest.mark.parametrize("every", [11, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [17, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path, every: int) -> None:
     """Stopped at events spread over greeting, offers, masks, agreements, unmasking and scores."""
     overrides = ("rounds=3", "options.weighting=examples", "federation.sums=masked")
@@ -289,10 +289,11 @@ def test_a_round_in_which_groups_do_not_count_needs_sites_that_do(
 
     monkeypatch.setattr(Pile, "leave_out", leave_out)
     settings = (*GROUPED, "federation.sums=masked", "rounds=1")
-    found = run(tiny(tmp_path, *settings, "federation.at_least=6", sites=9), out=tmp_path / "six")
+    site = write_sites(tmp_path / "small", 9, train=6, held_out=2)
+    found = run(tiny(tmp_path, *settings, "federation.at_least=6", site=site), out=tmp_path / "six")
     assert too_far(found.result) == [{"site-1", "site-4", "site-7"}]
     with pytest.raises(QuorumError, match="7"):
-        run(tiny(tmp_path, *settings, "federation.at_least=7", sites=9), out=tmp_path / "seven")
+        run(tiny(tmp_path, *settings, "federation.at_least=7", site=site), out=tmp_path / "seven")
 
 
 def test_groups_that_are_too_few_or_compared_by_nothing_are_refused(tmp_path: Path) -> None:
@@ -306,7 +307,8 @@ def test_a_site_that_knows_of_no_groups_is_summed_in_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that makes up groups would choose who hides whom."""
-    settings = tiny(tmp_path, "federation.sums=masked", *GROUPED, sites=9)
+    site = write_sites(tmp_path / "small", 9, train=6, held_out=2)
+    settings = tiny(tmp_path, "federation.sums=masked", *GROUPED, site=site)
     real = Hosting.host
 
     def host(self: Hosting, spec: Site, scratch: dict[str, Any], **given: Any) -> SiteHost:
@@ -329,7 +331,7 @@ def test_a_round_after_which_the_score_falls_is_undone(
         return {n: a * 0 for n, a in found.items()} if rounds[-1] == 4 else found
 
     monkeypatch.setattr("confide.methods.fedavg.mean_of", broken)
-    learning = (*ENTRIES["fedavg-tagger"].learning, "rounds=5", "federation.sums=masked")
+    learning = (*ENTRIES["fedavg-tagger"].learning, "rounds=5")
     found = {}
     for most in ("0", "0.2"):
         rounds: list[int] = []
@@ -341,10 +343,10 @@ def test_a_round_after_which_the_score_falls_is_undone(
     assert found["0"][4].dev["strict"] < 0.3 < found["0.2"][4].dev["strict"]
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(m, marks=[pytest.mark.slow] * (m not in QUICK[:1])) for m in OPEN]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", OPEN)
 def test_a_pair_learns_from_whole_numbers(method: str, tmp_path: Path) -> None:
+    """Fast is that of test_travelling.py, in narrow lanes."""
     entry = ENTRIES[method]
     overrides = (f"method={method}", *entry.learning, "federation.sums=masked")
     found = run(tiny(tmp_path, *overrides), out=tmp_path / "run")

@@ -66,13 +66,11 @@ def but_bytes(one: Path, other: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("method", pairs(GIVING))
-def test_nothing_given_twice_changes_no_number(method: str, tmp_path: Path) -> None:
+def test_nothing_given_twice_changes_no_number(method: str, straight: MADE, tmp_path: Path) -> None:
+    cached = tiny(tmp_path, f"method={method}", "federation.down=cached")
     found = {
-        down: run(
-            tiny(tmp_path, f"method={method}", "rounds=2", f"federation.down={down}"),
-            out=tmp_path / down,
-        ).folder
-        for down in ("whole", "cached")
+        "whole": straight(f"method={method}").folder,
+        "cached": run(cached, out=tmp_path / "cached").folder,
     }
     assert states(found["whole"]) == states(found["cached"])
     assert not but_bytes(found["whole"], found["cached"])
@@ -172,8 +170,8 @@ def test_the_best_round_is_tested_without_being_sent_again(
             sent.append(set(decode(kind.ask, ask).weights))
 
     use_engine(monkeypatch, Asking, look=staticmethod(look))
-    done = run(tiny(tmp_path, *LEARNING, "rounds=8", "federation.down=int8"), out=tmp_path / "run")
-    assert done.result.best_round is not None and done.result.best_round < 8  # nothing is better
+    done = run(tiny(tmp_path, *LEARNING, "rounds=6", "federation.down=int8"), out=tmp_path / "run")
+    assert done.result.best_round is not None and done.result.best_round < 6  # nothing is better
     assert sent == [{GIVES}] * 3
 
 
@@ -189,7 +187,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_same_run(
     tmp_path: Path, up: str, every: int
 ) -> None:
     """But that weights are given whole again: what rounding left out is kept on both sides."""
-    overrides = ("rounds=4", f"federation.up={up}", "federation.down=int2", "federation.top=0.1")
+    overrides = ("rounds=3", f"federation.up={up}", "federation.down=int2", "federation.top=0.1")
     settings = tiny(tmp_path, *overrides)
     events: list[Any] = []
     straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
@@ -207,10 +205,10 @@ def test_under_masks_weights_are_given_in_codes(
     method: str, tmp_path: Path, straight: MADE
 ) -> None:
     """The sum is that of whole numbers in the clear, bit for bit, and sites summed the same ask."""
-    overrides = (f"method={method}", "rounds=3", "federation.down=int4")
+    overrides = (f"method={method}", "federation.down=int4")
     found = bare_and_masked(tmp_path, *overrides)
     assert states(found["bare"]) == states(found["masked"])
-    whole = straight(f"method={method}", "rounds=3", "federation.sums=masked").folder
+    whole = straight(f"method={method}", "federation.sums=masked").folder
     assert sent(found["masked"], "down") < sent(whole, "down") + 10_000
 
 
@@ -235,9 +233,7 @@ def test_under_masks_a_site_without_the_weights_is_given_them_whole(
 
             with monkeypatch.context() as patch:
                 use_engine(patch, Asking, look=staticmethod(look))
-                settings = tiny(
-                    tmp_path, "rounds=3", "federation.down=int8", f"federation.sums={sums}"
-                )
+                settings = tiny(tmp_path, "federation.down=int8", f"federation.sums={sums}")
                 folders.append(run(settings, out=tmp_path / f"{sums}-{forget}").folder)
         assert states(folders[0]) == states(folders[1])
         assert sent(folders[0], "down") < sent(folders[1], "down")
@@ -326,23 +322,23 @@ def test_references_send_nothing_and_so_nothing_in_codes(tmp_path: Path) -> None
 def test_narrow_lanes_are_summed_alike_in_the_clear_and_under_masks(
     method: str, up: str, tmp_path: Path, straight: MADE
 ) -> None:
-    overrides = (f"method={method}", "rounds=3", f"federation.up={up}")
+    overrides = (f"method={method}", f"federation.up={up}")
     found = bare_and_masked(tmp_path, *overrides)
     assert states(found["bare"]) == states(found["masked"])
-    wide = straight(f"method={method}", "rounds=3", "federation.sums=masked").folder
+    wide = straight(f"method={method}", "federation.sums=masked").folder
     assert sent(found["masked"], "up") < sent(wide, "up")
 
 
 @pytest.mark.parametrize("up", [pytest.param("float16", marks=pytest.mark.slow), "int8"])
 def test_narrow_lanes_learn(tmp_path: Path, up: str) -> None:
-    overrides = ("rounds=8", "training.local_epochs=2", "training.learning_rate=0.03")
+    overrides = ("rounds=7", "training.local_epochs=2", "training.learning_rate=0.03")
     overrides += ("model.dropout=0.1", "federation.sums=masked", f"federation.up={up}")
     assert first_score("ner", run(tiny(tmp_path, *overrides), out=tmp_path / up).result) > 0.8
 
 
 @pytest.mark.parametrize("every", [15, pytest.param(6, marks=pytest.mark.slow)])
 def test_narrow_lanes_are_the_same_after_a_stop(tmp_path: Path, every: int) -> None:
-    settings = tiny(tmp_path, "rounds=3", "federation.up=float16", "federation.sums=masked")
+    settings = tiny(tmp_path, "federation.up=float16", "federation.sums=masked")
     events: list[Any] = []
     straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
     for point in moments(events)[12::every]:
