@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import confide
+from cases import each
 from confide.errors import ConfideError
 from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Delivery
@@ -36,7 +37,7 @@ from confide.training.batches import Example
 from confide.training.vocabulary import DIGEST_BYTES, keyed_digest, normalise
 from contract.bags import bag_documents
 from contract.corpus import KEY, sentences, tiny, write_conll
-from contract.entries import ENTRIES, EVERY_STEP, METHOD, pairs
+from contract.entries import ANSWERED, ENTRIES, METHOD, pairs
 from contract.relations import documents, write_documents
 from contract.runs import breaking, use_engine
 
@@ -431,7 +432,7 @@ def errors_with_text(text: str) -> dict[str, Exception]:
     }
 
 
-@pytest.mark.parametrize(("method", "step"), EVERY_STEP)
+@each(("method", "step"), sorted(ANSWERED))
 def test_an_error_inside_a_step_leaves_its_text_at_the_site(
     method: str, step: str, tmp_path: Path
 ) -> None:

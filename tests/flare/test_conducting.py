@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide import __version__
 from confide.errors import CheckpointError, FederationError, QuorumError, SettingsError
 from confide.federation.comparing import compare_ledgers
@@ -33,7 +34,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
-from contract.entries import CARRIED, ENTRIES, METHOD, pairs
+from contract.entries import CARRIED, ENTRIES, pairs
 from contract.runs import Straight, differences, result, states
 from flare.homes import HomesEngine, Stops, as_toml, public_of, withdraw, write_site_files
 
@@ -63,11 +64,14 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
 
 
+UNLIKE = (*CARRIED, "chain-bags")
+"""Pairs whose messages, or whose order of asks, are unlike each other's."""
+
 CASES = [
     pytest.param(
         (name, *form),
         id=" ".join((name, *form)),
-        marks=[] if name in METHOD.values() and not form else [pytest.mark.slow],
+        marks=[] if name in UNLIKE and not form else [pytest.mark.slow],
     )
     for name, entry in ENTRIES.items()
     for form in [(), *entry.variants]
@@ -106,7 +110,7 @@ class Listens(HomesEngine):
         yield from super().deliver(step, round, **asked)
 
 
-@pytest.mark.parametrize("method", pairs(fast=CARRIED))
+@pytest.mark.parametrize("method", pairs(fast=["fedavg-tagger", "feded-relations"]))
 def test_a_job_that_dies_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, method: str) -> None:
     settings = tiny(tmp_path, f"method={method}", "rounds=3", sites=2)
     files = write_site_files(tmp_path / "homes", settings)
@@ -147,7 +151,7 @@ def test_a_site_can_use_its_model_when_it_left(tmp_path: Path) -> None:
     assert not list((tmp_path / "server").rglob("errors.json"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "code"),
     [
         ({"consent": {}}, "no-consent"),
@@ -201,8 +205,8 @@ def test_a_consent_that_is_withdrawn_ends_the_run(tmp_path: Path) -> None:
         conduct(tmp_path / "server", settings, Withdraws(files))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedner"])
-@pytest.mark.parametrize("who", [["site-2"], ["site-1", "site-2", "site-3"]])
+@each("method", ["fedavg", "fedner"])
+@each("who", [["site-2"], ["site-1", "site-2", "site-3"]])
 def test_a_site_that_withdrew_gets_no_model_and_the_run_ends_well(
     tmp_path: Path, who: list[str], method: str
 ) -> None:
@@ -319,7 +323,7 @@ def test_the_server_cannot_take_a_part_that_is_private(tmp_path: Path) -> None:
     assert decode(Failure, home.answer("improve", settings.rounds, asked)).code == "bad-ask"
 
 
-@pytest.mark.parametrize(
+@each(
     ("guards", "overrides", "code"),
     [
         ({"min_batch": 7}, (), "small-batch"),
@@ -388,7 +392,7 @@ def test_two_versions_are_refused_on_either_side(
         conduct(tmp_path / "server", settings, engine)
 
 
-@pytest.mark.parametrize(
+@each(
     ("overrides", "said"),
     [
         (("method=pooled",), "does not move"),
@@ -461,9 +465,7 @@ def test_a_site_that_has_the_model_is_not_sent_it_once_more(tmp_path: Path) -> N
         assert encode(states[0]) == encode(states[1])
 
 
-@pytest.mark.parametrize(
-    "numbers", [(float("nan"), 0.0), (1.0, float("nan")), (0.0, 0.0), (1.0, 99.0)]
-)
+@each("numbers", [(float("nan"), 0.0), (1.0, float("nan")), (0.0, 0.0), (1.0, 99.0)])
 def test_a_site_refuses_a_calibration_out_of_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: tuple[float, float]
 ) -> None:

@@ -54,7 +54,7 @@ def ran(folder: Path, epsilon: float) -> Path:
     return run(settings, out=folder / "run").folder
 
 
-@pytest.mark.parametrize("epsilon", [8.0, 1.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(8.0, marks=pytest.mark.slow), 1.0])
 def test_less_is_measured_than_was_promised(epsilon: float, tmp_path: Path) -> None:
     found = audit(ran(tmp_path, epsilon))
     assert found.promised is not None and found.promised.epsilon == epsilon

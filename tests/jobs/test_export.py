@@ -14,6 +14,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import DataError, RunError, SettingsError
 from confide.jobs.export import ABOUT, MODEL, TARGETS, Copy, export, graph_of
 from confide.kinds.relations.batches import candidates
@@ -92,7 +93,7 @@ def test_onnx_gives_the_same_numbers(name: str, runs: dict[str, Path], tmp_path:
         (said,) = session.run(None, given)
         away = max(away, float(np.abs(said - ours)[real].max()))
         seen += len(said)
-    assert seen >= 1000 and away < 1e-4
+    assert seen >= 200 and away < 1e-4
     assert json.loads((out / ABOUT).read_text())["largest_difference"] < 1e-4
 
 
@@ -109,7 +110,7 @@ def batches_of(model: Any) -> Any:
         encoded = made.prepared(found * (1 + 1000 // len(found)))
         batches = predict_relation_batches(encoded)
     else:
-        text = made.prepared([Example(0, n, tuple(words)) for n, words in enumerate(texts(1000))])
+        text = made.prepared([Example(0, n, tuple(words)) for n, words in enumerate(texts(200))])
         tagger = hasattr(made, "words")
         batches = predict_batches(text) if tagger else predict_token_batches(text)
     fields = {
@@ -165,7 +166,7 @@ def test_transformers_loads_an_encoder_that_tags(runs: dict[str, Path], tmp_path
     from confide.kinds.pieces import token_batch
     from confide.training.batches import Example
 
-    sentences_ = texts(1000)
+    sentences_ = texts(200)
     prepared = model.trainer.prepared([Example(0, n, tuple(w)) for n, w in enumerate(sentences_)])
     away, seen = 0.0, 0
     for row, window in enumerate(prepared.windows):
@@ -176,7 +177,7 @@ def test_transformers_loads_an_encoder_that_tags(runs: dict[str, Path], tmp_path
             said = theirs(**given).logits[0, firsts].softmax(1)
             ours = model.model(token_batch(prepared, np.array([row])))[0].softmax(1)
         away, seen = max(away, float((said - ours).abs().max())), seen + 1
-    assert seen >= 1000 and away < 1e-4
+    assert seen >= 200 and away < 1e-4
     finder = pipeline("token-classification", model=str(out), aggregation_strategy="first")
     assert isinstance(finder("the patient took aspirin ."), list)
 
@@ -192,7 +193,7 @@ def test_transformers_loads_a_relation_classifier(runs: dict[str, Path], tmp_pat
     tokenizer = AutoTokenizer.from_pretrained(out)
     about = json.loads((out / ABOUT).read_text())
     found = candidates(documents("site-1", "test", 400), model.rules).examples
-    found = (found * (1 + 1000 // len(found)))[:1000]
+    found = (found * (1 + 200 // len(found)))[:200]
     wanted = probabilities(model.trainer.row_logits(model.model, model.trainer.prepared(found)))
     marked = [marked_text(one, about) for one in found]
     said = []
@@ -326,7 +327,7 @@ def test_what_cannot_be_exported(runs: dict[str, Path], tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "kind", "said"),
     [
         (PermissionError(EACCES, "Permission denied", "/models/own/vocab.txt"), DataError, "read"),

@@ -20,11 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs/methods/pseudo-complete.md"
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("tagger", "bags")))
-        for kind in KINDS
-    ],
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "tagger")) for kind in KINDS]
 )
 def test_a_round_may_be_a_batch_or_two(kind: str, tmp_path: Path) -> None:
     """Sites take at most `local_steps` batches, and no more passes than `local_epochs`."""

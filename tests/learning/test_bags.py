@@ -223,7 +223,7 @@ def test_an_empty_bag_and_no_bag_are_named() -> None:
         row_steps([], Optimiser("sgd", momentum=0.9))
 
 
-@each("denoise", DENOISERS)
+@each("denoise", ["one", "att"])
 def test_an_encoder_reads_bags_too(denoise: Denoise, tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
     from confide.training.encoder import load_encoder

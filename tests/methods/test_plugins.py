@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
+from confide.errors import SettingsError
+from confide.methods import plugged
+
 PAGE = Path(__file__).parents[2] / "docs/extend/writing-a-method.md"
 RUN = """
 import sys, pathlib
@@ -66,31 +70,22 @@ def test_it_trains_two_kinds(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "['by-loss-relations', 'by-loss-tagger']"
 
 
-IMPORT = """
-import os, sys, torch
-for folder in sys.argv[1:]:
-    child = os.fork()
-    if not child:
-        sys.path.insert(0, folder)
-        import confide.methods
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_one_that_does_not_fit_is_named(tmp_path: Path) -> None:
-    odd = [
+@each(
+    ("old", "new", "said"),
+    [
         ('= "by-loss"', '= "fedavg"', "two methods are called 'fedavg'"),
         ('("tagger", "relations")', '("taggers",)', "does not say which kinds it trains"),
         ('("tagger", "relations")', "()", "does not say which kinds it trains"),
-    ]
-    folders = [tmp_path / str(number) for number in range(len(odd))]
-    for folder, (old, new, _) in zip(folders, odd, strict=True):
-        folder.mkdir()
-        installed(folder, code().replace(old, new))
-    done = python(tmp_path, IMPORT, *map(str, folders))
-    assert done.stdout.split() == ["1"] * len(odd)
-    errors = done.stderr.split("Traceback (most recent call last):")[1:]
-    found = [one.strip().splitlines()[-1] for one in errors if "by_loss:ByLoss" in one]
-    assert len(found) == len(odd)
-    assert all(said in one for one, (_, _, said) in zip(found, odd, strict=True)), found
+    ],
+)
+def test_one_that_does_not_fit_is_named(
+    old: str, new: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not plugged()
+    installed(tmp_path, code().replace(old, new))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "by_loss", raising=False)
+    with pytest.raises(SettingsError, match="by_loss:ByLoss") as caught:
+        plugged()
+    assert said in str(caught.value)
+    del sys.modules["by_loss"]

@@ -152,7 +152,7 @@ def test_centred_weights_choose_among_sentences_and_weigh_all_together_as_none_d
     assert any(not np.array_equal(array, unlearnt[name]) for name, array in none.items())
 
 
-@pytest.mark.parametrize("most", ["inf", "0.01"])
+@pytest.mark.parametrize("most", [pytest.param("inf", marks=pytest.mark.slow), "0.01"])
 def test_a_site_compares_its_sentences_with_the_other_sites_alone(
     most: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
