@@ -150,7 +150,7 @@ def chained(lines: list[bytes]) -> list[bytes]:
     return found
 
 
-EVERY = pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.slow)])
+EVERY = pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.slow)])
 """Of how many lines one is changed in turn; all of them take minutes."""
 
 

@@ -92,8 +92,8 @@ def test_it_is_a_kind_of_model(bart: PretrainedBart) -> None:
 def test_a_rule_is_learnt(bart: PretrainedBart) -> None:
     made = trainer(bart, tune="all")
     model, encoded = made.initial(1), annotated(made)
-    report = fitted(made, model, encoded, epochs=20)
-    assert report.sentences == 20 * 40
+    report = fitted(made, model, encoded, epochs=12)
+    assert report.sentences == 12 * 40
     assert not model.training
     for constrained in (True, False):
         found = trainer(bart, tune="all", constrained=constrained).find(model, encoded.text)

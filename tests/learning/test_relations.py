@@ -72,8 +72,7 @@ def test_the_seed_draws_what_is_new_and_the_encoder_stays_as_it_is(bert: Path) -
     assert not any(p.requires_grad for p in made.encoder.loaded.model.parameters())
 
 
-@each("kind", [tiny_bert, tiny_roberta])
-@each("changes", [{}, {"pool": "start", "blind": False}])
+@each(("kind", "changes"), [(tiny_bert, {}), (tiny_roberta, {"pool": "start", "blind": False})])
 def test_a_rule_is_learnt(kind: Any, changes: dict[str, Any], tmp_path: Path) -> None:
     made = trainer(kind(tmp_path / "encoder"), **changes)
     model, encoded = made.initial(1), made.prepared(EXAMPLES)

@@ -351,7 +351,9 @@ def test_nothing_that_leaves_without_noise_depends_on_the_text(
     assert not list((tmp_path / "usual" / "sites").glob("*/site.log"))
 
 
-@pytest.mark.parametrize("pair", ["dp-fedsgd-encoder", "dp-fedner-encoder"])
+@pytest.mark.parametrize(
+    "pair", ["dp-fedsgd-encoder", pytest.param("dp-fedner-encoder", marks=pytest.mark.slow)]
+)
 def test_a_run_whose_sites_fail_at_every_exchange_has_the_noise_that_is_charged(
     pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

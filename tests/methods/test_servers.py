@@ -16,7 +16,7 @@ PAIRS = [(f"fedavg-{kind}",) for kind in FedAvg.kinds]
 PAIRS += [("fedavg-bags", "bags.reader=encoder")]
 
 
-QUICK = ("fedavg-tagger", "fedavg-relations", "fedavg-bags")
+QUICK = ("fedavg-tagger", "fedavg-bags")
 
 
 def losses(folder: Path, *overrides: str) -> list[float | None]:

@@ -102,7 +102,7 @@ def test_any_counts_give_a_sound_calibrator_that_keeps_the_order(
     assert error is None if not found.finds else 0 <= error <= 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(HISTOGRAMS, PRIORS)
 def test_no_calibrator_nearby_is_likelier(sure: dict, prior: Calibrator) -> None:
     """Up to the rounding to four places, wherever the best is within the range."""

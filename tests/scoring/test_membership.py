@@ -37,12 +37,12 @@ def test_a_delta_costs() -> None:
 def test_a_bound_of_many_coins_holds_as_often_as_it_says() -> None:
     """Randomised response is ε-private exactly: its guesses refute ε in at most 5 of 100 cases."""
     draws, epsilon, wrong = np.random.default_rng(5), 1.0, 0
-    for _ in range(400):
+    for _ in range(200):
         coins = draws.random(200) < 0.5
         honest = draws.random(200) < 1 / (1 + math.exp(-epsilon))
         scores = np.where(honest, coins, ~coins) + draws.random(200) / 2
         wrong += guessed(scores.tolist(), coins.tolist()).epsilon > epsilon
-    assert wrong <= 0.05 * 400 + 3 * math.sqrt(400 * 0.05 * 0.95)
+    assert wrong <= 0.05 * 200 + 3 * math.sqrt(200 * 0.05 * 0.95)
 
 
 def test_the_best_guesses_are_taken_and_paid_for() -> None:

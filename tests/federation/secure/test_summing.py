@@ -94,7 +94,7 @@ def test_counts_by_label_are_exact_and_show_no_other_label(tmp_path: Path) -> No
     assert dict(zip(total.names, total.count_N.tolist(), strict=True)) == expected
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(count=st.integers(3, 12), lost=st.integers(0, 3), seed=st.integers(0, 999))
 def test_masks_change_no_bit(count: int, lost: int, seed: int) -> None:
     import tempfile

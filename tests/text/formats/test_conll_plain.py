@@ -59,7 +59,7 @@ def test_plain_sentences_are_read_as_line_by_line(
 ) -> None:
     draw, path = random.Random(7), tmp_path / "a.conll"
     read_well = 0
-    for _ in range(1500):
+    for _ in range(600):
         columns, cut = draw.choice((2, 2, 2, 3, 4)), draw.choice("\t ")
         path.write_text(_lines(draw, columns, cut), encoding="utf-8", newline="")
         options = Options(
@@ -71,7 +71,7 @@ def test_plain_sentences_are_read_as_line_by_line(
             slow.setattr(ColumnLayout, "plain_rows", lambda self: NOTHING)
             assert _read(path, options) == found, path.read_text()
         read_well += isinstance(found, Reading)
-    assert read_well > 300
+    assert read_well > 120
 
 
 @pytest.mark.parametrize(
