@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide import api
 from confide.cli.verbs import app
 from confide.errors import ConfideError
@@ -172,7 +173,7 @@ def test_corrections_are_in_their_folder_and_the_answers_alone(
     used.said.clear()
 
 
-@pytest.mark.parametrize("spoilt", [False, True])
+@each("spoilt", [False, True])
 def test_the_page_agree_holds_no_text(tmp_path: Path, spoilt: bool) -> None:
     """Nor what is agreed to: the lead sees how that stands. Also where the text cannot be read."""
     pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cases import each
 from test_locks import UNREACHABLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +64,7 @@ def test_packages_are_checked_against_digests() -> None:
     assert not any("$" in rest for rest in installs)
 
 
-@pytest.mark.parametrize(
+@each(
     ("base", "code"),
     [
         (f"python:3.11-slim-bookworm@sha256:{'0' * 64}", 0),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide.errors import (
     CheckpointError,
     ConfideError,
@@ -43,7 +44,7 @@ def spoiled(folder: Path, spoil: Callable[[Path], Any], *overrides: str) -> Any:
 # --- files ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("spoil", "kind", "words"),
     [
         (lambda path: path.unlink(), MissingDataError, r"site-2/train\.conll"),
@@ -53,7 +54,6 @@ def spoiled(folder: Path, spoil: Callable[[Path], Any], *overrides: str) -> Any:
         (lambda path: path.write_text("a\tB-Drug\nb\n"), FormatError, r"train\.conll:2"),
         (lambda path: path.write_bytes(b"a\tO\n\xff\xfe\xfd\tO\n"), FormatError, r"train\.conll:2"),
     ],
-    ids=["gone", "empty", "blank", "no scheme", "a short line", "another encoding"],
 )
 def test_a_bad_file_stops_the_run_before_it_begins(
     tmp_path: Path, spoil: Callable[[Path], Any], kind: type[ConfideError], words: str
@@ -142,7 +142,7 @@ def test_a_missing_key_is_told_by_the_site(tmp_path: Path) -> None:
     assert "nowhere" not in str(caught.value)  # where a site keeps its key is its own affair
 
 
-@pytest.mark.parametrize("content", ["", "confide-key-1 abcd\n", "not a key\n"])
+@each("content", ["", "confide-key-1 abcd\n", "not a key\n"])
 def test_a_bad_key_is_told_by_the_site(tmp_path: Path, content: str) -> None:
     bad = tmp_path / "bad.key"
     bad.write_text(content)

@@ -55,7 +55,7 @@ def test_a_number_is_finite(key: str, value: str) -> None:
         parse({}, [f"{key}={value}"])
 
 
-@pytest.mark.parametrize("kind", [Most, Norm])
+@each("kind", [Most, Norm])
 def test_a_limit_may_be_none(kind: Any) -> None:
     assert TypeAdapter(kind).validate_python(math.inf) in (math.inf, None)
     with pytest.raises((ValidationError, ValueError)):

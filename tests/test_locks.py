@@ -108,7 +108,7 @@ def test_every_line_is_a_pin_with_hashes_and_nothing_else(lock: str) -> None:
         assert len(set(hashes)) == len(hashes)
 
 
-@pytest.mark.parametrize("lock", EXTRAS)
+@each("lock", EXTRAS)
 def test_the_pins_are_those_of_the_tests(lock: str) -> None:
     """What a site installs is what was tested."""
     tested = constraints()
@@ -118,7 +118,7 @@ def test_the_pins_are_those_of_the_tests(lock: str) -> None:
     assert version(pins("torch")["torch"]) == tested["torch"]
 
 
-@pytest.mark.parametrize("lock", EXTRAS)
+@each("lock", EXTRAS)
 def test_pyproject_admits_the_pins(lock: str) -> None:
     locked = pins(lock) | {"torch": pins("torch")["torch"]}
     for requirement in declared(EXTRAS[lock]):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cases import each
 from confide import api
 from confide.cli.verbs import app
 from confide.errors import SettingsError
@@ -28,7 +29,7 @@ def refused(tree: dict[str, Any], *overrides: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("named", "tree", "override"),
     [
         ('federation.sums = "integers"', {}, "federation.sums=integers"),
@@ -70,7 +71,7 @@ def test_nothing_that_there_is_counts_as_removed() -> None:
     assert not {*VERBS} & {one.name for one in app.registered_groups}
 
 
-@pytest.mark.parametrize("words", [["pretrain", "notes", "--out", "bart"], ["pretrain", "--help"]])
+@each("words", [["pretrain", "notes", "--out", "bart"], ["pretrain", "--help"]])
 def test_a_removed_verb_says_what_to_do_instead(words: list[str]) -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
@@ -78,7 +79,7 @@ def test_a_removed_verb_says_what_to_do_instead(words: list[str]) -> None:
     assert "small_bart.py" in done.output.replace("\n", " ")
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+@each("name", sorted(FUNCTIONS))
 def test_a_removed_function_says_what_to_do_instead(name: str) -> None:
     with pytest.raises(AttributeError) as caught:
         getattr(api, name)

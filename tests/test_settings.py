@@ -31,7 +31,7 @@ def test_a_short_file_trains_a_tagger_by_averaging() -> None:
     assert found.federation.at_least == 0
 
 
-@pytest.mark.parametrize("name", ["ncbi-iid10-paper", "conll2003-iid10"])
+@each("name", ["ncbi-iid10-paper", "conll2003-iid10"])
 def test_the_papers_settings_stand_in_their_recipes(name: str) -> None:
     """Luboshnikov & Makarov 2020, section 4, with the sizes of Ma & Hovy 2016."""
     found = load_settings(recipe_path(name))
@@ -49,7 +49,7 @@ def test_methods_with_settings_of_their_own_keep_them(method: str) -> None:
     assert found.training.word_dropout == 0.05
 
 
-@pytest.mark.parametrize(("given", "most"), [("", None), ("inf", None), ("2", 2.0), ("0.5", 0.5)])
+@each(("given", "most"), [("", None), ("inf", None), ("2", 2.0), ("0.5", 0.5)])
 def test_a_site_that_names_no_bound_or_an_endless_one_has_none(given: str, most: Any) -> None:
     found = parse(SHORT, [f"guards.max_norm={given}"] if given else [])
     assert found.guards.max_norm == most
@@ -318,7 +318,7 @@ def test_a_file_may_extend_another(tmp_path: Path) -> None:
         load_settings(tmp_path / "lost.toml")
 
 
-@pytest.mark.parametrize("widths", ["[2]", "[3, 4]"])
+@each("widths", ["[2]", "[3, 4]"])
 def test_widths_of_a_word_cnn_are_odd(widths: str) -> None:
     with pytest.raises(SettingsError, match="odd"):
         parse(SHORT, [f"model.cnn_widths={widths}"])

@@ -11,6 +11,7 @@ from typing import IO
 
 import pytest
 
+from cases import each
 from confide.errors import DataError
 from confide.files import write_atomically, write_whole
 from confide.text.files import write_parts, write_text
@@ -76,7 +77,7 @@ def parts_and_whole(path: Path, parts: Iterator[bytes]) -> None:
     write_atomically(path, *parts)
 
 
-@pytest.mark.parametrize("write", [write_whole, parts_and_whole])
+@each("write", [write_whole, parts_and_whole])
 def test_two_that_write_one_path_leave_what_one_of_them_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., None]
 ) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from cases import each
 from confide.errors import FederationError, QuorumError, SettingsError
 from confide.federation.engines import SequentialEngine
 from confide.federation.failures import Failure
@@ -217,14 +218,14 @@ def test_a_resumed_run_is_the_same(method: str, how: str, tmp_path: Path) -> Non
     same_run(straight, run(settings, out=tmp_path / "stopped", resume=True).folder)
 
 
-@pytest.mark.parametrize("method", ["chain-bags", "fedatt-relations", "chain-tagger"])
+@each("method", ["chain-bags", "fedatt-relations", "chain-tagger"])
 def test_a_method_without_a_mean_has_nothing_to_combine(method: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="takes no mean of what its sites learn"):
         run(tiny(tmp_path, f"method={method}", "federation.combine=median"), out=tmp_path / "run")
 
 
-@pytest.mark.parametrize("how", ["trimmed", "median"])
-@pytest.mark.parametrize(("sites", "fraction"), [(2, 1.0), (5, 0.4)])
+@each("how", ["trimmed", "median"])
+@each(("sites", "fraction"), [(2, 1.0), (5, 0.4)])
 def test_rounds_too_small_for_a_median_are_said_at_the_start(
     how: str, sites: int, fraction: float, tmp_path: Path
 ) -> None:
@@ -237,7 +238,7 @@ def test_rounds_too_small_for_a_median_are_said_at_the_start(
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("reference", ["pooled", "alone"])
+@each("reference", ["pooled", "alone"])
 def test_a_reference_of_one_site_combines_nothing(reference: str, tmp_path: Path) -> None:
     plain = run(tiny(tmp_path, f"method={reference}"), out=tmp_path / "a").folder
     chosen = tiny(tmp_path, f"method={reference}", "federation.combine=median")
@@ -292,7 +293,7 @@ def test_a_part_that_a_site_keeps_leaves_it_under_no_pair(
     assert not {field for field, _, _ in fields} & {"weights", "update", "slope_G"}
 
 
-@pytest.mark.parametrize("kind", ["tagger", "relations"])
+@each("kind", ["tagger", "relations"])
 def test_a_method_that_shares_other_parts_alone_may_train(kind: str, tmp_path: Path) -> None:
     """FedNER leaves these where they are anyhow."""
     settings = tiny(
@@ -302,7 +303,7 @@ def test_a_method_that_shares_other_parts_alone_may_train(kind: str, tmp_path: P
     assert done.history[0].failed == {}
 
 
-@pytest.mark.parametrize("kind", ["encoder", "relations"])
+@each("kind", ["encoder", "relations"])
 def test_a_server_that_asks_for_a_private_part_gets_nothing(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide.errors import DataError, QuorumError, SettingsError
 from confide.federation.combining import TOO_FAR, Pile
 from confide.federation.engines import Hosting
@@ -205,9 +206,7 @@ def test_a_reply_that_cannot_be_summed_is_zeros_and_nobody_is_named(
     assert "site-2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("combine", "median"), ("max_norm_ratio", "3"), ("fraction", "0.5")]
-)
+@each(("key", "value"), [("combine", "median"), ("max_norm_ratio", "3"), ("fraction", "0.5")])
 def test_rules_that_look_at_single_replies_are_refused_with_masks(
     tmp_path: Path, key: str, value: str
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import SettingsError
 from confide.federation.broadcast import CACHED, COMMON, FIRST, GIVES, KEEP
 from confide.federation.ledger import read_ledger
@@ -291,7 +292,7 @@ def test_what_a_site_may_send_bounds_its_codes(tmp_path: Path) -> None:
         assert 0.2 < np.sqrt(sum(float(np.square(c).sum()) for c in change)) <= 0.5 + 1e-4
 
 
-@pytest.mark.parametrize("method", ["feded-relations", "feded-tagger"])
+@each("method", ["feded-relations", "feded-tagger"])
 def test_what_uploads_no_weights_refuses_codes(method: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no weights travel up"):
         method_of(tiny(tmp_path, f"method={method}", "federation.up=int8"))

@@ -31,7 +31,7 @@ def refused(act: Callable[[], object], kind: type[ConfideError] = FormatError) -
     return str(caught.value)
 
 
-@pytest.mark.parametrize("reader", [vectors, read_knowledge])
+@each("reader", [vectors, read_knowledge])
 def test_what_is_no_file(tmp_path: Path, reader: Callable[[Path], object]) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")

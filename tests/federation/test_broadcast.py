@@ -95,7 +95,7 @@ def test_first_weights_that_are_drawn_need_not_travel(down: Down) -> None:
     assert Server(down).sent().keys() == {GIVES, "table", "bias"}
 
 
-@pytest.mark.parametrize("down", ["cached", "int2"])
+@each("down", ["cached", "int2"])
 def test_a_site_that_draws_other_weights_is_given_them_whole(down: Down) -> None:
     server = Server(down, seed=3)  # from which a site draws weights(3), not weights(0)
     for draws in (weights, None):
@@ -191,7 +191,7 @@ def test_two_sets_of_weights_are_held_and_no_more() -> None:
     assert len(server.held) == 2
 
 
-@pytest.mark.parametrize("down", ["cached", "int8"])
+@each("down", ["cached", "int8"])
 def test_the_best_weights_are_kept_until_the_end_and_given_once(down: Down) -> None:
     server = Server(down)
     server.sent()

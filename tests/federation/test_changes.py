@@ -57,7 +57,7 @@ def travelled(ask: From, reply: To) -> To:
     return restore_reply(GO, ask, decode(To, encode(drop_unchanged_rows(GO, ask, reply))))
 
 
-@pytest.mark.parametrize("times", [1.0, 3.0])
+@each("times", [1.0, 3.0])
 def test_rows_that_changed_travel_and_a_bit_for_each(times: float) -> None:
     reply = moved(1, 4, times=times)
     sent = drop_unchanged_rows(GO, ASK, reply).weights
@@ -162,8 +162,8 @@ def trained(weight: float, seen_V: np.ndarray | None) -> tuple[Train, Update]:
     return ask, Update({"word.weight": after}, weight, seen, 1.0, 9)
 
 
-@pytest.mark.parametrize("weight", [1.0, 7.0])
-@pytest.mark.parametrize("seen", [None, [0, 1, 1, 1, 0]])
+@each("weight", [1.0, 7.0])
+@each("seen", [None, [0, 1, 1, 1, 0]])
 def test_what_training_left_alone_stays_at_the_site(weight: float, seen: list[int] | None) -> None:
     ask, reply = trained(weight, None if seen is None else np.array(seen, np.float32))
     sent = decode(Update, encode(drop_unchanged_rows(TRAIN, ask, reply)))

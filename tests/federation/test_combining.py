@@ -280,7 +280,7 @@ def test_what_no_honest_number_is_is_refused_of_two_sites_and_of_one(tmp_path: P
         assert [(f.site, f.code) for f in sites.take_faults()] == [("site-1", "refused")]
 
 
-@pytest.mark.parametrize("how", ROBUST)
+@each("how", ROBUST)
 def test_too_few_for_a_median_end_the_round_in_words(tmp_path: Path, how: Combination) -> None:
     walls = Combining(how, max_norm_ratio=5)
     sites = of_sites(tmp_path, walls, change=forged(times(9.5)), sites=3, at_least=1)

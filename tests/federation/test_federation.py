@@ -201,7 +201,7 @@ def test_at_least_zero_is_everybody(tmp_path: Path) -> None:
     assert sites.sum(MULTIPLY, ask(), round=1, sites=["site-1"]).count == 1
 
 
-@pytest.mark.parametrize("mood", ["raise", "raise-own"])
+@each("mood", ["raise", "raise-own"])
 def test_a_sites_error_travels_without_its_words(tmp_path: Path, mood: str) -> None:
     seen: list[bytes] = []
 

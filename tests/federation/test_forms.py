@@ -150,7 +150,7 @@ def test_what_is_as_declared_comes_through() -> None:
     assert decode(Counted, encode(counted(square_YY=np.zeros((1, 1), np.float32))))
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "words"),
     [
         ({"counts_W": np.array(2)}, "counts_W has the wrong number of dimensions"),
@@ -227,7 +227,7 @@ def test_many_empty_arrays_are_refused_before_they_are_made(
         decode(Counted, data, limits=narrow)
 
 
-@pytest.mark.parametrize("mark", ["[", '{"a":'])
+@each("mark", ["[", '{"a":'])
 def test_what_is_nested_deep_is_refused(mark: str) -> None:
     for deep in (mark * 400_000, json.dumps({"__metadata__": {"confide": mark * 200_000}})):
         data = len(deep).to_bytes(8, "little") + deep.encode()

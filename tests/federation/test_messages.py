@@ -151,7 +151,7 @@ def test_arrays_of_any_layout_keep_their_values(array: np.ndarray) -> None:
 # --- what cannot travel -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"table_NM": [[1.0]]},

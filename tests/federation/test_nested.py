@@ -100,7 +100,7 @@ def test_a_nested_message_comes_out_as_it_went_in(words: int, weights: int) -> N
     assert sum(row.bytes for row in rows) == len(data)
 
 
-@pytest.mark.parametrize("form", [Flat(0.5), shape()])
+@each("form", [Flat(0.5), shape()])
 def test_a_generic_message_travels_with_any_argument(form: Any) -> None:
     message: Has[Any] = Has(form, np.ones(3, np.float32))
     kind: Any = Has[type(form)]  # type: ignore[misc]
@@ -170,7 +170,7 @@ def test_arrays_within_are_all_there_and_no_others() -> None:
         decode(Deep, without(data, "", **{"has/a": np.ones(2)}))
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "words"),
     [
         (

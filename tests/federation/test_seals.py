@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import MessageError
 from confide.federation import seals
 from confide.federation.seals import (
@@ -60,7 +61,7 @@ def reply_seal() -> ReplySeal:
     return ReplySeal("run", "north", 3, "train", 1, ONE, TWO, ONE, TWO)
 
 
-@pytest.mark.parametrize("seal", [ask_seal(), reply_seal()])
+@each("seal", [ask_seal(), reply_seal()])
 def test_a_signature_is_over_every_part(seal: Any) -> None:
     key = Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes_raw()

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import FederationError, QuorumError
 from confide.federation.engines import WorkerEngine, _deal, _placed, _taken
 from confide.federation.messages import encode
@@ -150,7 +151,7 @@ def test_a_plain_script_needs_no_main_guard_and_leaves_nothing_behind(
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("size", [1, 5_000_000])
+@each("size", [1, 5_000_000])
 def test_a_message_lies_in_no_memory_with_a_name(size: int) -> None:
     """Blocks with names stay in /dev/shm when all processes are killed."""
     data = os.urandom(size)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide import __version__
 from confide.errors import QuorumError
 from confide.federation.events import unwatched
@@ -106,7 +107,7 @@ def test_a_lead_cannot_ask_one_site_alone_and_hold_its_weights(tmp_path: Path) -
         conduct(tmp_path / "server", settings, HomesEngine(files))
 
 
-@pytest.mark.parametrize(
+@each(
     ("overrides", "sites"),
     [
         (("method=alone",), ["site-1", "site-2", "site-3"]),
@@ -207,7 +208,7 @@ class OtherCode(HomesEngine):
         return dataclasses.replace(ask, config=dataclasses.replace(ask.config, **own), **rest)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("epochs", 50),
@@ -296,7 +297,7 @@ def test_how_many_sites_may_collude_is_the_site_s_to_say(tmp_path: Path) -> None
 # --- bounds -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("bounds", "field"),
     [
         ({"rounds": 1}, "rounds"),
@@ -502,7 +503,7 @@ def test_a_server_cannot_join_with_some_settings_and_train_with_others(tmp_path:
 # --- files --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     ["[method", 'site = "site-1"\n', "rounds = 3", "[" * 5000, 'site = "site-2"\nschema = 9'],
 )

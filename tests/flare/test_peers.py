@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from cases import each
 from confide.cli.verbs import app
 from confide.errors import KeyFileError, KitError
 from confide.federation.failures import Refusal
@@ -82,8 +83,8 @@ def test_every_place_believes_the_cards_of_its_consortium_only(
         places["server"].meet(south, "site", "north")
 
 
-@pytest.mark.parametrize("kind", ["relay", ""])
-@pytest.mark.parametrize("names", [[], ["north"], ["relay"]])
+@each("kind", ["relay", ""])
+@each("names", [[], ["north"], ["relay"]])
 def test_no_card_of_an_unknown_kind_is_believed_whatever_its_certificate_is_called(
     trial: Consortium, kind: str, names: list[str]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from cases import each
 from confide import __version__
 from confide.errors import FederationError, QuorumError, RunError
 from confide.federation.comparing import compare_ledgers
@@ -552,7 +553,7 @@ def test_a_signed_order_travels_as_one_plain_word_and_no_other_is_taken(tmp_path
             server_evidence(kit, odd, sites=sites, **given)
 
 
-@pytest.mark.parametrize("step", ["join", "train"])
+@each("step", ["join", "train"])
 def test_a_site_that_cannot_note_its_reply_is_named_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

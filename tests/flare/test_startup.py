@@ -448,7 +448,7 @@ def _paths(held: object) -> set[str]:
     return set().union(*(_paths(value) for value in held)) if isinstance(held, list) else set()
 
 
-@pytest.mark.parametrize("name", ["server", "north"])
+@each("name", ["server", "north"])
 def test_a_kit_runs_with_parts_that_exist_and_no_log_streaming(founded, name):
     local = founded.kit(name).path / "local"
     text = "".join(path.read_text() for path in local.glob("*resources.json"))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide import __version__
 from confide.errors import ConfideError, DataError, RunError, SettingsError
 from confide.federation.events import unwatched
@@ -276,7 +277,7 @@ def test_coins_that_are_lost_are_refused(tmp_path: Path) -> None:
 # --- the ledger, and what was promised --------------------------------------------------------
 
 
-@pytest.mark.parametrize(("sums", "smallest"), [("plain", 1), ("masked", 3)])
+@each(("sums", "smallest"), [("plain", 1), ("masked", 3)])
 def test_the_ledger_says_what_the_server_could_read(
     sums: str, smallest: int, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cases import each
 from confide.cli.verbs import app
 from confide.errors import RunError, SettingsError
 from confide.jobs.planning import budget
@@ -55,7 +56,7 @@ def test_no_budget_buys_more_than_one_upload_for_each_batch(done: Path) -> None:
     assert found.every == found.average == max(1, found.rounds // 20)
 
 
-@pytest.mark.parametrize("number", [0.0, -1.0, math.inf, math.nan])
+@each("number", [0.0, -1.0, math.inf, math.nan])
 def test_budgets_are_numbers_above_zero(done: Path, number: float) -> None:
     with pytest.raises(SettingsError, match="megabytes must be a number above 0"):
         budget(done, megabytes=number)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.errors import DataError, KeyFileError, MissingDataError, Note, RunError, SettingsError
 from confide.federation.keys import new_key
 from confide.jobs.loading import load
@@ -230,7 +231,7 @@ def test_alone_has_a_model_for_each_site(alone: Path, note: Path, tmp_path: Path
 # --- releases ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("site", ["site-1", "site-2"])
+@each("site", ["site-1", "site-2"])
 def test_a_release_needs_no_key_and_finds_the_same_in_the_sites_own_text(
     model: Path, tmp_path: Path, site: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import SettingsError
 from confide.kinds.bags.site import words_of
 from confide.methods.fedavg import TRAIN
@@ -20,8 +21,8 @@ from kinds.bag_runs import UNEQUAL, WIDE, WORDS, begun, learnt, trains, whole
 from methods.relation_runs import started
 
 
-@pytest.mark.parametrize("denoise", ["none", "one", "att", "ave", "att-ra"])
-@pytest.mark.parametrize("weighting", ["sentences", "equal"])
+@each("denoise", ["none", "one", "att", "ave", "att-ra"])
+@each("weighting", ["sentences", "equal"])
 def test_the_next_weights_are_the_mean_of_what_sites_learn(
     tmp_path: Path, denoise: str, weighting: str
 ) -> None:
@@ -61,8 +62,8 @@ def test_denoisers_learn_differently(tmp_path: Path) -> None:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedavg-bags", "chain-bags", "lazy-mil-bags"])
-@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@each("method", ["fedavg-bags", "chain-bags", "lazy-mil-bags"])
+@each("optimiser", ["sgd", "adam"])
 def test_sparse_rows_give_the_same_numbers_as_dense(
     tmp_path: Path, method: str, optimiser: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +128,7 @@ def test_word_vectors_are_filled_in_once(tmp_path: Path) -> None:
 # --- sites without text, and settings -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fedavg-bags", "chain-bags"])
+@each("name", ["fedavg-bags", "chain-bags"])
 def test_a_site_without_training_text_is_not_asked_to_train(tmp_path: Path, name: str) -> None:
     sites = {**UNEQUAL, "site-3": [Document("empty", "nothing .")]}
     method, federation, engine = begun(tmp_path, name, sites=sites)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import ConfideError, QuorumError, SettingsError
 from confide.federation.guards import Guards
 from confide.federation.messages import decode, encode
@@ -81,7 +82,7 @@ def test_a_site_without_training_text_is_idle_under_every_pair(tmp_path: Path, n
     assert all(np.array_equal(again.weights[name], a) for name, a in after.weights.items())
 
 
-@pytest.mark.parametrize("name", pairs(of=[*CROSSED, *OTHERS]))
+@pytest.mark.parametrize("name", pairs(fast=CROSSED, of=[*CROSSED, *OTHERS]))
 def test_a_run_in_which_every_site_is_idle_is_refused(tmp_path: Path, name: str) -> None:
     settings = tiny(tmp_path, f"method={name}", *OWN.get(METHODS[name].method, ()))
     method, federation, engine = started(tmp_path, settings)
@@ -91,7 +92,7 @@ def test_a_run_in_which_every_site_is_idle_is_refused(tmp_path: Path, name: str)
         method.start(federation)
 
 
-@pytest.mark.parametrize("name", CROSSED)
+@each("name", CROSSED)
 def test_a_part_that_a_site_keeps_to_itself_is_trained_nowhere_else(
     tmp_path: Path, name: str
 ) -> None:
@@ -125,7 +126,7 @@ def test_what_a_site_does_not_look_for_is_not_counted_there(tmp_path: Path) -> N
 # --- rows -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighting", ["equal", "examples"])
+@each("weighting", ["equal", "examples"])
 def test_a_row_of_a_pcnn_may_be_the_mean_over_the_sites_that_have_its_word(
     tmp_path: Path, weighting: str
 ) -> None:
@@ -154,7 +155,7 @@ def test_a_row_of_a_pcnn_may_be_the_mean_over_the_sites_that_have_its_word(
     assert np.isfinite(facts["loss"])
 
 
-@pytest.mark.parametrize("rows", ["all", "seen"])
+@each("rows", ["all", "seen"])
 def test_a_relation_may_be_the_mean_over_the_sites_that_annotate_it(
     tmp_path: Path, rows: str
 ) -> None:
@@ -184,7 +185,7 @@ def test_a_relation_may_be_the_mean_over_the_sites_that_annotate_it(
         ]
 
 
-@pytest.mark.parametrize("kind", ["encoder", "lightner"])
+@each("kind", ["encoder", "lightner"])
 def test_rows_of_a_kind_without_a_table_of_words_are_refused(tmp_path: Path, kind: str) -> None:
     settings = tiny(tmp_path, f"method=fedavg-{kind}", "options.rows=seen")
     with pytest.raises(SettingsError, match="has no word table") as caught:

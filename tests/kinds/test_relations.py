@@ -38,7 +38,7 @@ def trained(engine: Seen, site: str, step: str = "train") -> Any:
     return restore_reply(kind, engine.asks[step, site], engine.replies[step, site])
 
 
-@pytest.mark.parametrize("weighting", ["equal", "examples"])
+@each("weighting", ["equal", "examples"])
 def test_the_next_weights_are_the_mean_of_the_replies(tmp_path: Path, weighting: str) -> None:
     """The oracle is numpy's average of what the two sites really sent."""
     settings = with_train(tmp_path, "fedavg-relations", UNEQUAL, f"options.weighting={weighting}")
@@ -134,7 +134,7 @@ def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any
         check_reply(TRAIN, ASK, replace(good, **changes))
 
 
-@pytest.mark.parametrize("weight", [1.0, 3.0])
+@each("weight", [1.0, 3.0])
 def test_a_site_goes_no_further_than_its_guard_lets_it(weight: float) -> None:
     moved = {"a": f32(4, 6), TABLE: f32([1, 1], [2, 14])}  # 3, 4 and 12: its norm is 13
     sent = {name: array * np.float32(weight) for name, array in moved.items()}

@@ -55,7 +55,7 @@ def test_a_row_is_a_token_and_its_label_a_tag() -> None:
     assert decode(PublicSentences, encode(public)) == public
 
 
-@pytest.mark.parametrize("scheme", ["iobes", "iob2"])
+@each("scheme", ["iobes", "iob2"])
 def test_labels_are_the_spans_of_the_documents(scheme: Any) -> None:
     tags = TagSet(("Drug", "Effect"), scheme)
     public, labels = form_of(tags).public(DOCUMENTS)
@@ -105,7 +105,7 @@ def test_a_type_without_a_tag_is_named() -> None:
         public_of(*DOCUMENTS, tags=TagSet(("Drug",)))
 
 
-@pytest.mark.parametrize("documents", [(), DOCUMENTS[2:]])
+@each("documents", [(), DOCUMENTS[2:]])
 def test_there_has_to_be_a_sentence(documents: list[Document]) -> None:
     with pytest.raises(SettingsError, match="needs a public set"):
         public_of(*documents)

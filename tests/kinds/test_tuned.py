@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import SettingsError
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode_file, encode
@@ -72,7 +73,7 @@ def test_less_travels_and_the_trained_model_is_opened(
     assert models.entities or models.relations
 
 
-@pytest.mark.parametrize("way", ["top", "frozen"])
+@each("way", ["top", "frozen"])
 def test_a_resumed_run_is_the_whole_one(way: str, tmp_path: Path) -> None:
     own = [f"encoder.tune={way}", "encoder.layers=1"]
     run(settings_of(tmp_path, "fedavg-relations", *own), out=tmp_path / "whole")
@@ -81,7 +82,7 @@ def test_a_resumed_run_is_the_whole_one(way: str, tmp_path: Path) -> None:
     same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize("pair", ["fedavg-tagger", "fedavg-bags"])
+@each("pair", ["fedavg-tagger", "fedavg-bags"])
 def test_without_an_encoder_there_is_nothing_to_tune(pair: str, tmp_path: Path) -> None:
     own = tiny(tmp_path, f"method={pair}", "encoder.tune=frozen", "training.optimiser=adamw")
     with pytest.raises(SettingsError, match=r"has no encoder that could be tuned.*'frozen'"):

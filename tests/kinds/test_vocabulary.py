@@ -214,7 +214,7 @@ def test_a_sites_own_floor_keeps_its_rare_words_at_home(tmp_path: Path) -> None:
     assert set(rows(found.word_digests_W16)) == {keyed_digest(KEY, "word", word) for word in kept}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("train", [[], [Document("d", " \n")]], ids=["nothing", "blank"])
+@each("train", [[], [Document("d", " \n")]])
 def test_a_site_without_text_has_no_words_and_takes_part(
     tmp_path: Path, train: list[Document]
 ) -> None:

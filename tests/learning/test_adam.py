@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
+from cases import each
 from confide.training.optimisers import AdamMoments, adam
 
 SHAPES = {"a": (7, 3), "b": (5,)}
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@each("weight_decay", [0.0, 0.1])
 def test_steps_are_those_of_torch(weight_decay: float) -> None:
     draw = np.random.default_rng(0)
     values = {name: draw.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}

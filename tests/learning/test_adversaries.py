@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import SettingsError
 from confide.kinds.lightner.adversaries import AdversarialTrainer, Kind, Opposed, reversal_at
 from confide.kinds.lightner.model import LightnerTrainer, load_bart
@@ -60,7 +61,7 @@ def run(made: AdversarialTrainer, model: Opposed, **changes: Any) -> Any:
     return made.fit(model, encoded, **settings)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_what_is_trained_of_both_travels_and_moves(kind: Kind, bart: Path) -> None:
     made = trainer(bart, kind, site=2)
     assert made.types == ("head", "pain")

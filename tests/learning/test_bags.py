@@ -116,7 +116,7 @@ def test_the_seed_decides() -> None:
     )
 
 
-@pytest.mark.parametrize("denoise", DENOISERS)
+@each("denoise", DENOISERS)
 def test_sparse_steps_are_those_of_the_whole_table(
     denoise: Denoise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +127,7 @@ def test_sparse_steps_are_those_of_the_whole_table(
         np.testing.assert_allclose(array, dense[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(
+@each(
     "optimiser",
     [
         SGD,
@@ -135,7 +135,6 @@ def test_sparse_steps_are_those_of_the_whole_table(
         Optimiser("sgd", 0.3, momentum=0.9, weight_decay=0.1),
         Optimiser("adam", 0.01, weight_decay=0.1),
     ],
-    ids=str,
 )
 def test_words_that_the_sentences_do_not_have_stay(optimiser: Optimiser) -> None:
     before, after = TRAINER.initial(1), trained("att", epochs=1, optimiser=optimiser)

@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import DeviceError, SettingsError
 from confide.federation.failures import failure_from
 from confide.training import devices
@@ -62,7 +63,7 @@ def test_a_process_computes_in_one_place(monkeypatch: pytest.MonkeyPatch) -> Non
     assert here() == PROCESSOR and torch.get_num_threads() == threads
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_no_tensor_is_left_behind(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training, slopes and gradients of every kind, where a tensor elsewhere would be an error."""
     with on_meta(monkeypatch) as watched:
@@ -89,7 +90,7 @@ def test_a_tensor_that_is_left_behind_is_seen(
     assert watched.mixed
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_parts_of_a_batch_add_up_to_it(kind: str, folder: Path) -> None:
     """The same step, whether a batch is computed at once or three examples at a time."""
     found = {}
@@ -113,7 +114,7 @@ def test_parts_of_a_batch_add_up_to_it(kind: str, folder: Path) -> None:
     assert moved > 0  # other sums
 
 
-@pytest.mark.parametrize("kind", ["encoder", "relations", "bags", "lightner"])
+@each("kind", ["encoder", "relations", "bags", "lightner"])
 def test_narrow_numbers_stay_in_the_encoder(kind: str, folder: Path) -> None:
     """bfloat16 has eight bits: the same finds nearly, and every weight is float32 still."""
     seen, came = set[torch.dtype](), set[torch.dtype]()
@@ -150,7 +151,7 @@ def test_weights_come_home_and_go_back(folder: Path) -> None:
     assert all(np.array_equal(value, before[name]) for name, value in arrays(own.model).items())
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),

@@ -108,7 +108,7 @@ def test_text_cannot_write_special_pieces(bert: Path) -> None:
     assert np.abs(states_LX - special).max() > 0.1
 
 
-@pytest.mark.parametrize("length", [ROOM - 1, ROOM, ROOM + 1, ROOM + 8, 2 * ROOM, 99, 333])
+@each("length", [ROOM - 1, ROOM, ROOM + 1, ROOM + 8, 2 * ROOM, 99, 333])
 def test_a_long_sentence_is_read_in_windows(bert: Path, length: int) -> None:
     """Every piece as in the window in which the nearer cut is farthest."""
     words = [["pain", "head", "took", "the"][n * n % 4] for n in range(length)]
@@ -144,7 +144,7 @@ def test_a_word_longer_than_a_window_is_one_word(bert: Path) -> None:
     assert np.abs(states_LX[0] - short_LX[0]).max() > 0.01
 
 
-@pytest.mark.parametrize("make", [tiny_roberta, tiny_bart])
+@each("make", [tiny_roberta, tiny_bart])
 def test_other_kinds_of_encoder(make: Callable[[Path], Path], tmp_path: Path) -> None:
     folder = make(tmp_path / "encoder")
     encoder, reference = load_encoder(str(folder)), Reference(folder)

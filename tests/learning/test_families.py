@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.kinds.bags.model import BagTrainer
 from confide.kinds.bags.site import BagForm
 from confide.kinds.encoder import EncoderForm, TokenTrainer
@@ -52,7 +53,7 @@ def encoder(shelf: Path, family: str) -> FrozenEncoder:
     return _MADE[family]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_logits_are_those_of_transformers_own_head(family: str, shelf: Path) -> None:
     """The first piece of each word, through the head of the family's class for tokens."""
     from transformers import AutoModelForTokenClassification
@@ -83,7 +84,7 @@ def test_logits_are_those_of_transformers_own_head(family: str, shelf: Path) -> 
     assert seen == sum(map(len, SENTENCES))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_every_kind_with_an_encoder_trains_one_of_each_family(family: str, shelf: Path) -> None:
     own = encoder(shelf, family)
     made = TokenTrainer(own, FORM)
@@ -118,7 +119,7 @@ def moved(before: dict[str, Any], model: Any) -> bool:
     return sum(changed) > len(changed) / 2
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_a_long_document_is_read_in_windows_that_overlap(family: str, shelf: Path) -> None:
     """Every word has one window that owns it, with context on both sides."""
     made = TokenTrainer(encoder(shelf, family), FORM)
@@ -137,7 +138,7 @@ def test_a_slow_tokenizer_is_one(shelf: Path) -> None:
     assert isinstance(encoder(shelf, "phobert").loaded.cutter, SlowCutter)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_text_cannot_write_special_pieces(family: str, shelf: Path) -> None:
     loaded = encoder(shelf, family).loaded
     special = {*loaded.before, *loaded.after}

@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import DeviceError
 from confide.training.devices import computing_at, place_of, where_is
 from confide.training.weights import arrays
@@ -40,7 +41,7 @@ def trained(kind: str, folder: Path, device: str, precision: str = "float32") ->
         return arrays(own.model), report.loss, where_is(own.model).device.type
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_a_step_is_that_of_the_processor(kind: str, folder: Path) -> None:
     before, loss, _ = trained(kind, folder, "cpu")
     after, other, device = trained(kind, folder, GPU)
@@ -50,7 +51,7 @@ def test_a_step_is_that_of_the_processor(kind: str, folder: Path) -> None:
         assert np.allclose(value, after[name], atol=1e-3), name
 
 
-@pytest.mark.parametrize("kind", ["encoder", "relations", "bags", "lightner"])
+@each("kind", ["encoder", "relations", "bags", "lightner"])
 def test_bfloat16_learns_nearly_the_same(kind: str, folder: Path) -> None:
     _, loss, _ = trained(kind, folder, GPU)
     after, other, _ = trained(kind, folder, GPU, "bfloat16")

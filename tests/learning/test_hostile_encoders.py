@@ -62,7 +62,7 @@ def test_an_index_that_leads_out_of_its_folder(tmp_path: Path, name: str) -> Non
         check_files(folder(tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["bert", "of-its-own"])
+@each("kind", ["bert", "of-its-own"])
 def test_code_in_a_folder_never_runs(tmp_path: Path, kind: str) -> None:
     """What the folder's configuration names as code of its own is not even imported."""
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")

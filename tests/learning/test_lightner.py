@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import DataError, SettingsError
 from confide.kinds.lightner.model import (
     Bart,
@@ -142,7 +143,7 @@ def test_the_seed_draws_the_prompts_and_bart_is_shared(bart: PretrainedBart) -> 
     assert not any(p.requires_grad for p in bart.loaded.model.parameters())
 
 
-@pytest.mark.parametrize("changes", [{}, {"tune": "all"}, {"where": "decoder"}], ids=str)
+@each("changes", [{}, {"tune": "all"}, {"where": "decoder"}])
 def test_the_same_seed_trains_the_same_bits(bart: PretrainedBart, changes: dict[str, Any]) -> None:
     made = trainer(bart, dropout=0.1, **changes)
     found = []
@@ -205,7 +206,7 @@ def one_by_one(
     return np.stack(found[0]), np.stack(found[1])
 
 
-@pytest.mark.parametrize("where", ["both", "decoder"])
+@each("where", ["both", "decoder"])
 def test_slopes_are_those_of_a_loop(bart: PretrainedBart, where: str) -> None:
     made = trainer(bart, where=where, dropout=0.5)
     model, encoded = made.initial(1), annotated(made, count=9)
@@ -256,7 +257,7 @@ def test_states_that_never_change_are_kept(bart: PretrainedBart) -> None:
     assert made.find(model, encoded.text) != expected  # it is the decoder that has learnt
 
 
-@pytest.mark.parametrize("changes", [{}, {"where": "decoder", "tune": "all"}], ids=str)
+@each("changes", [{}, {"where": "decoder", "tune": "all"}])
 def test_states_that_may_change_are_not_kept(bart: PretrainedBart, changes: dict[str, Any]) -> None:
     made = trainer(bart, **changes)
     model, encoded = made.initial(1), annotated(made, count=4)
@@ -347,7 +348,7 @@ def test_labels_are_made_of_the_words_of_a_name(bart: PretrainedBart) -> None:
     assert np.isfinite(made.slopes(made.initial(1), encoded).target_SG).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("types", "what"),
     [
         (("the-pain", "The Pain"), "same pieces.*'the-pain' and 'The Pain'"),

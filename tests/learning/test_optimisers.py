@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from cases import each
 from confide.errors import SettingsError
 from confide.training.optimisers import OPTIMISERS, Optimiser, build, clip
 
@@ -30,7 +31,7 @@ def test_sgd_is_momentum_and_weight_decay() -> None:
     assert walked(settings) == pytest.approx(weight, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw"])
+@each("name", ["adam", "adamw"])
 def test_adam_and_adamw_differ_in_how_weights_decay(name: str) -> None:
     settings = Optimiser(name, learning_rate=0.1, weight_decay=0.05)
     weight, first, second = 1.0, 0.0, 0.0
@@ -48,7 +49,7 @@ def test_an_unknown_optimiser_is_refused() -> None:
         build([], Optimiser("lion"))
 
 
-@pytest.mark.parametrize("most", [0.1, 1e3])
+@each("most", [0.1, 1e3])
 def test_clipping_counts_the_rows_of_a_sparse_gradient(most: float) -> None:
     slopes = []
     for sparse in (False, True):

@@ -194,7 +194,7 @@ def test_what_cannot_be_is_refused(bert: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("pool", ["sum", "start", "max"])
+@each("pool", ["sum", "start", "max"])
 def test_slopes_equal_a_loop_over_examples(
     bert: Path, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +242,7 @@ def test_a_loss_among_some_classes_is_that_of_a_smaller_classifier(bert: Path) -
             torch.testing.assert_close(found_B[place], want)
 
 
-@pytest.mark.parametrize("outside", [1.0, 0.25])
+@each("outside", [1.0, 0.25])
 def test_a_pair_without_a_relation_may_have_one_that_nobody_looked_for(
     bert: Path, outside: float
 ) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from cases import each
 from confide.training.optimisers import Optimiser, build
 from confide.training.trainer import only_rows
 from confide.training.weights import arrays
@@ -38,8 +39,8 @@ def train(model: Reader, settings: Optimiser) -> None:
         steps_of.step()
 
 
-@pytest.mark.parametrize("clip", [0.0, 0.01])
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+@each("clip", [0.0, 0.01])
+@each("name", ["sgd", "adam", "adamw"])
 def test_the_numbers_are_those_of_training_the_whole_table(name: str, clip: float) -> None:
     settings = Optimiser(name, learning_rate=0.1, clip=clip)
     assert settings.keeps_still

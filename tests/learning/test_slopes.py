@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cases import each
 from confide.training.devices import WideLinear
 from confide.training.examples import OuterSlopes, WholeSlopes, last_layer_slopes
 
@@ -16,7 +17,7 @@ def losses(scores_BLY: Tensor) -> tuple[Tensor, Tensor]:
     return scores_BLY.sum(1).logsumexp(1), scores_BLY[:, 0].square().sum(1)
 
 
-@pytest.mark.parametrize("layer", [nn.Linear, WideLinear])
+@each("layer", [nn.Linear, WideLinear])
 def test_each_row_has_the_gradient_of_its_own_loss(layer: type[nn.Linear]) -> None:
     torch.manual_seed(1)
     linear = layer(5, 3)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.kinds.pieces import token_batch
 from confide.kinds.spans import SpanForm, SpanTrainer
 from confide.training.batches import Example, Window
@@ -97,8 +98,8 @@ def test_a_model_says_its_own_logits_and_no_entity_is_zero(folder: Path) -> None
     assert 0 < lost.sum() < 20  # spans across the ends of windows
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@each("labelled", [True, False])
+@each("temperature", [1.0, 2.0])
 def test_a_step_goes_down_the_loss_of_the_formula(
     temperature: float, labelled: bool, folder: Path
 ) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.kinds.encoder import EncoderForm, TokenTrainer, word_losses
 from confide.kinds.pieces import token_batch
 from confide.kinds.tagger.model import TaggerTrainer
@@ -83,7 +84,7 @@ def test_each_token_is_owned_by_one_window() -> None:
     assert Cells.of([]).said([], classes=1).shape == (0, 1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_there_is_a_row_for_each_token_however_long_the_windows(kind: str, folder: Path) -> None:
     tokens = sum(len(one.tokens) for one in EXAMPLES)
     whole = made(kind, folder)
@@ -149,9 +150,9 @@ def of_an_encoder(model: Any, encoded: Any, rows: Tensor) -> tuple[Tensor, Tenso
 WAYS: Ways = {"tagger": of_a_tagger, "encoder": of_an_encoder}
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-@pytest.mark.parametrize("kind", KINDS)
+@each("labelled", [True, False])
+@each("temperature", [1.0, 2.0])
+@each("kind", KINDS)
 def test_a_step_goes_down_the_loss_of_the_formula(
     kind: str, temperature: float, labelled: bool, folder: Path
 ) -> None:

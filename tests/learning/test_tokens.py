@@ -13,6 +13,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import DataError, SettingsError
 from confide.kinds.encoder import EncoderForm, TokenTrainer, split_loss
 from confide.kinds.pieces import token_batch
@@ -80,7 +81,7 @@ def test_it_is_a_kind_of_model(bert: Path) -> None:
     assert not model.training
 
 
-@pytest.mark.parametrize("scheme", ["iobes", "iob2"])
+@each("scheme", ["iobes", "iob2"])
 def test_a_rule_is_learnt(scheme: TagScheme, bert: Path) -> None:
     made = trainer(bert, tag_scheme=scheme)
     model, encoded, report = learnt(made)
@@ -104,7 +105,7 @@ def test_the_seed_draws_the_last_layer_alone(bert: Path) -> None:
     assert not any(p.requires_grad for p in made.encoder.loaded.model.parameters())
 
 
-@pytest.mark.parametrize("kind", [tiny_bert, tiny_roberta], ids=["bert", "roberta"])
+@each("kind", [tiny_bert, tiny_roberta])
 def test_words_get_the_states_of_their_first_pieces(kind: Any, tmp_path: Path) -> None:
     folder = kind(tmp_path / "encoder")
     made = trainer(folder)
@@ -148,7 +149,7 @@ def test_confidences_are_products_of_softmaxes(bert: Path) -> None:
             assert span.confidence == pytest.approx(chance, rel=1e-5)
 
 
-@pytest.mark.parametrize("scheme", ["iobes", "iob2"])
+@each("scheme", ["iobes", "iob2"])
 def test_wanted_types_are_found_as_by_a_model_that_has_no_others(
     scheme: TagScheme, bert: Path
 ) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import SettingsError
 from confide.kinds.bags.model import BagTrainer
 from confide.kinds.bags.site import BagForm
@@ -64,7 +65,7 @@ def test_its_words() -> None:
             Tuning.of(odd)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 def test_only_what_is_trained_moves_and_travels(bert: FrozenEncoder, way: str) -> None:
     if way.startswith("lora"):
         pytest.importorskip("peft", reason="needs the extra confide[lora]")
@@ -113,7 +114,7 @@ def test_an_update_is_nothing_at_the_start_and_then_a_weight_of_low_rank() -> No
     torch.testing.assert_close(model["q_proj"](values), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 def test_another_place_makes_the_same_model_of_what_travelled(
     bert: FrozenEncoder, way: str
 ) -> None:

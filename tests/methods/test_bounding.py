@@ -56,7 +56,7 @@ def test_a_site_that_moved_no_further_sends_what_it_has(most: float, weight: flo
     assert clipped(TRAIN, asked(), still, most=1e-6) is still
 
 
-@pytest.mark.parametrize("weight", [1.0, 3.0, 7.0])
+@each("weight", [1.0, 3.0, 7.0])
 def test_a_site_that_moved_further_goes_a_part_of_the_way(weight: float) -> None:
     ask = asked(weighting="examples")
     found = clipped(TRAIN, ask, trained(weight=weight), most=6.5)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import QuorumError, SettingsError
 from confide.methods.chain import TRAIN_IN_TURN
 from confide.seeds import derive_seed
@@ -39,7 +40,7 @@ def test_in_a_chain_each_site_trains_from_where_the_one_before_stopped(tmp_path:
     assert orders == {("site-1", "site-2"), ("site-2", "site-1")}
 
 
-@pytest.mark.parametrize("at_least", [0, 1])
+@each("at_least", [0, 1])
 def test_a_link_that_fails_is_passed_over_if_enough_are_left(tmp_path: Path, at_least: int) -> None:
     method, federation, engine = begun(tmp_path, "chain-bags", at_least=at_least)
     state = method.start(federation)

@@ -255,7 +255,7 @@ def test_what_would_break_the_promise_is_refused(tmp_path: Path) -> None:
         method_of(tiny(tmp_path, ENCODER).model_copy(update={"method": "feded"}))
 
 
-@pytest.mark.parametrize("name", [name for name, pair in METHODS.items() if pair.private])
+@each("name", [name for name, pair in METHODS.items() if pair.private])
 def test_where_held_out_text_is_closed_no_ask_for_a_score_or_a_size_is_answered(
     name: str, tmp_path: Path
 ) -> None:

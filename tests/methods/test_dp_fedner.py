@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
@@ -67,7 +68,7 @@ def flat(arrays: Any) -> np.ndarray:
 # --- a site ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_the_private_parts_stay_and_the_shared_ones_leave(kind: str, tmp_path: Path) -> None:
     method, engine, state, ask = begun(
         tmp_path, *TOP * (kind in ("encoder", "relations")), pair=f"method=dp-fedner-{kind}"
@@ -166,9 +167,7 @@ def test_asks_without_sense_are_refused_and_cost_nothing(tmp_path: Path) -> None
     assert account(site) == before
 
 
-@pytest.mark.parametrize(
-    ("pair", "private"), [("dp-fedsgd-encoder", "tag"), ("dp-fedner-encoder", "encoder")]
-)
+@each(("pair", "private"), [("dp-fedsgd-encoder", "tag"), ("dp-fedner-encoder", "encoder")])
 def test_a_guard_keeps_parts_that_would_leave_under_noise(
     pair: str, private: str, tmp_path: Path
 ) -> None:

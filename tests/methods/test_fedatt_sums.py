@@ -173,7 +173,7 @@ def test_a_site_with_private_parts_takes_no_part() -> None:
 # --- runs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("most", [0.05, 1e6])
+@each("most", [0.05, 1e6])
 def test_max_norm_bounds_the_change_before_its_norm_is_taken(most: float, tmp_path: Path) -> None:
     folders = []
     for sums in ("plain", "masked"):
@@ -184,7 +184,7 @@ def test_max_norm_bounds_the_change_before_its_norm_is_taken(most: float, tmp_pa
         np.testing.assert_allclose(after[name], array, rtol=0, atol=3e-7)
 
 
-@pytest.mark.parametrize("step", ["measure", "attend"])
+@each("step", ["measure", "attend"])
 def test_a_site_lost_before_or_between_the_two_sums(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ def unequal(folder: Path) -> list[dict[str, Any]]:
     return [*first, *second]
 
 
-@pytest.mark.parametrize("weighting", ["equal", "sentences"])
+@each("weighting", ["equal", "sentences"])
 def test_the_next_state_is_the_mean_of_the_replies(tmp_path: Path, weighting: str) -> None:
     """The oracle is numpy's average of what the two sites really sent."""
     settings = tiny(tmp_path, f"options.weighting={weighting}", site=unequal(tmp_path))
@@ -94,7 +94,7 @@ def test_the_next_state_is_the_mean_of_the_replies(tmp_path: Path, weighting: st
     assert any((after.weights[n] != state.weights[n]).any() for n in after.weights)
 
 
-@pytest.mark.parametrize("weighting", ["equal", "sentences"])
+@each("weighting", ["equal", "sentences"])
 def test_a_row_may_be_the_mean_over_the_sites_that_have_its_word(
     tmp_path: Path, weighting: str
 ) -> None:
@@ -318,7 +318,7 @@ def test_all_sites_start_from_one_file(tmp_path: Path) -> None:
         method.start(federation)
 
 
-@pytest.mark.parametrize(
+@each(
     ("dims", "content", "words"),
     [(5, None, "word vectors is not `word_dim`"), (8, "", "cannot read its file of word vec")],
 )

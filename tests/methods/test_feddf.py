@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import SettingsError
 from confide.federation.quantising import restore_reply
 from confide.kinds.pieces import relation_batch
@@ -83,7 +84,7 @@ def test_the_mean_steps_down_the_loss_against_the_ensemble(tmp_path: Path) -> No
     assert facts["loss"] == pytest.approx(sum(one.loss for one in replies) / 24)
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@each("pair", PAIRS)
 def test_sites_never_see_the_public_set(pair: str, tmp_path: Path) -> None:
     method, federation, engine = started(tmp_path, tiny(tmp_path, f"method={pair}", sites=2))
     state = method.start(federation)

@@ -105,7 +105,7 @@ def test_one_column_less_says_the_same() -> None:
         )
 
 
-@pytest.mark.parametrize("upload", ["logits", "probabilities"])
+@each("upload", ["logits", "probabilities"])
 def test_a_relation_is_the_mean_over_the_sites_that_know_it(upload: str) -> None:
     """Site 1 knows the second class alone, nobody the third; the numbers are worked out here."""
     ask = asked(S=1, R=3, average="known", upload=upload, most=8.0 if upload == "logits" else 1.0)
@@ -187,8 +187,8 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
     assert facts["saturated"] == 0
 
 
-@pytest.mark.parametrize("overrides", [(), ("public.labelled=false",)], ids=["labels", "none"])
-@pytest.mark.parametrize("student", [1.0, 2.0])
+@each("overrides", [(), ("public.labelled=false",)])
+@each("student", [1.0, 2.0])
 def test_the_student_steps_down_the_loss_of_equation_6(
     tmp_path: Path, overrides: tuple[str, ...], student: float
 ) -> None:
@@ -331,7 +331,7 @@ def test_a_site_that_has_another_public_set_says_so(tmp_path: Path) -> None:
         method.round(replace(state, public=other), federation, 1)
 
 
-@pytest.mark.parametrize("public", [(), (Document("d", "Nothing is marked here."),)])
+@each("public", [(), (Document("d", "Nothing is marked here."),)])
 def test_there_has_to_be_a_public_set(tmp_path: Path, public: tuple[Document, ...]) -> None:
     settings = tiny(tmp_path, "method=feded-relations")
     method, federation, _ = started(tmp_path, settings, public=public)
@@ -355,7 +355,7 @@ SPLIT = [knowing("causes", site="site-1"), knowing("eases", site="site-2")]
 KNOWS: Any = {"annotates": {"site-1": ["causes"], "site-2": ["eases"]}}
 
 
-@pytest.mark.parametrize("upload", ["logits", "probabilities"])
+@each("upload", ["logits", "probabilities"])
 def test_sites_answer_for_the_relations_that_they_know(tmp_path: Path, upload: str) -> None:
     overrides = ("options.average=known", f"options.upload={upload}")
     settings = with_train(tmp_path, "feded-relations", SPLIT, *overrides, **KNOWS)

@@ -100,7 +100,7 @@ def with_types(folder: Path, *names: str) -> list[dict[str, Any]]:
     return tables
 
 
-@pytest.mark.parametrize("private", [["bilstm", "crf"], [], list(PARTS), ["crf", "word"]])
+@each("private", [["bilstm", "crf"], [], list(PARTS), ["crf", "word"]])
 def test_one_site_learns_what_it_would_without_a_federation(
     tmp_path: Path, private: list[str]
 ) -> None:
@@ -208,7 +208,7 @@ def test_a_shared_crf_needs_one_tag_set(tmp_path: Path) -> None:
     assert (kept.types, kept.tag_scheme) == (["Drug", "Effect", "Medication"], "iobes")
 
 
-@pytest.mark.parametrize(
+@each(
     ("override", "words"),
     [
         ('options.private=["lstm"]', "no part 'lstm' to keep private.*bilstm, character"),
@@ -275,7 +275,7 @@ def test_a_site_that_was_away_for_ten_rounds_comes_back_with_its_own_parts(
     assert 0 < np.abs(after - before).max() <= 0.021  # one step of Adam from where it was
 
 
-@pytest.mark.parametrize("more", [(), ("options.local_steps=2",)])
+@each("more", [(), ("options.local_steps=2",)])
 def test_rows_of_zeros_stay_at_the_site(tmp_path: Path, more: tuple[str, ...]) -> None:
     options = ("training.batch_size=3", "select.every=2", *more)
     method, federation, engine = started(tmp_path, fedner(tmp_path, *options))
@@ -300,7 +300,7 @@ def test_several_steps_in_a_round_send_how_far_the_shared_parts_moved(tmp_path: 
     assert set(engine.memory("site-1").means) > set(engine.memory("site-1").own)
 
 
-@pytest.mark.parametrize("private", [["bilstm", "crf"], ["word", "crf"]])
+@each("private", [["bilstm", "crf"], ["word", "crf"]])
 def test_word_vectors_are_used_and_never_sent(tmp_path: Path, private: list[str]) -> None:
     vectors = tmp_path / "vectors.txt"
     rows = {"aspirin": np.full(8, 3.0), "nausea": np.arange(8.0)}

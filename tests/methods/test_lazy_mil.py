@@ -154,7 +154,7 @@ def test_of_equal_bids_a_hash_of_ask_triple_and_site_decides() -> None:
     assert all(np.array_equal(again[site], found[b"one"][site]) for site in names)
 
 
-@pytest.mark.parametrize("levels", [0, 32])
+@each("levels", [0, 32])
 def test_ten_equal_sites_win_equally_often(levels: int) -> None:
     random, triples = np.random.default_rng(4), 6000
     digests = random.integers(0, 256, (triples, 16)).astype(np.uint8)
@@ -497,7 +497,7 @@ def test_bids_of_so_many_values_are_the_nearest_and_stay_what_they_are(levels: i
     assert np.array_equal(levelled(values, 0), values)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.3])
+@each("temperature", [0.0, 0.3])
 def test_bids_with_levels_name_no_sentence_and_no_triple_twice(
     tmp_path: Path, temperature: float
 ) -> None:
@@ -544,7 +544,7 @@ def test_the_same_sites_win_by_levels_that_tell_their_bids_apart(tmp_path: Path)
     assert all(wins[0].values())
 
 
-@pytest.mark.parametrize(("sums", "more"), [("plain", ()), ("masked", ()), ("masked", (0,))])
+@each(("sums", "more"), [("plain", ()), ("masked", ()), ("masked", (0,))])
 def test_bids_have_levels_wherever_sums_are_secure_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str, more: tuple[int, ...]
 ) -> None:
@@ -715,7 +715,7 @@ def test_bids_travel_as_digests_only(tmp_path: Path) -> None:
     assert mark_of(state, ("D3", "E3", NO_RELATION)) in set(map(bytes, bids.digests_G16))
 
 
-@pytest.mark.parametrize("weighting", ["sentences", "equal"])
+@each("weighting", ["sentences", "equal"])
 def test_the_next_weights_are_the_mean_of_what_winners_teach(
     tmp_path: Path, weighting: str
 ) -> None:
@@ -872,7 +872,7 @@ def test_a_triple_that_the_site_did_not_bid_for_is_refused(tmp_path: Path) -> No
 GOOD = Bids(marks(1, 2), f32(0.25, 1.0))
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"values_G": f32(0.25)},
@@ -885,7 +885,6 @@ GOOD = Bids(marks(1, 2), f32(0.25, 1.0))
         {"digests_G16": marks(1, 2).astype(np.int64)},
         {"digests_G16": marks(1, 2, 3)},
     ],
-    ids=str,
 )
 def test_bids_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(GuardError, match="values that were asked for"):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import QuorumError
 from confide.federation.engines import Hosting
 from confide.federation.failures import Failure, Refusal
@@ -212,7 +213,7 @@ def test_sites_that_are_lost_take_no_noise_that_is_charged(
         assert sites.left(total) >= LEAST * sites.charges(names[0])[0]["variance"]
 
 
-@pytest.mark.parametrize("method", ASKS)
+@each("method", ASKS)
 def test_a_site_that_cannot_charge_is_out_before_the_offer(method: str, tmp_path: Path) -> None:
     """Its disk is full, which is no matter of text: the sum falls short, and stays closed."""
     for count, opened in ((3, False), (4, True)):
@@ -234,7 +235,7 @@ def test_a_site_that_cannot_charge_is_out_before_the_offer(method: str, tmp_path
         assert [(one.site, one.code) for one in federation.faults] == [("site-02", "disk-full")]
 
 
-@pytest.mark.parametrize("method", ASKS)
+@each("method", ASKS)
 def test_an_ask_that_failed_once_gets_the_same_noise_again(method: str, tmp_path: Path) -> None:
     """The attack: two answers to one ask, whose mean has half of the failing site's noise."""
     broken = [True]
@@ -276,7 +277,7 @@ def test_a_group_of_sites_is_no_sum_under_noise(tmp_path: Path) -> None:
     assert reply.code == "bad-set"
 
 
-@pytest.mark.parametrize("noisy", [True, False])
+@each("noisy", [True, False])
 def test_what_adds_no_noise_sees_no_text(noisy: bool, tmp_path: Path) -> None:
     """The attack: in a run under noise, an ask for what other methods count of the text."""
 

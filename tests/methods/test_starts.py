@@ -152,11 +152,7 @@ def test_one_site_that_differs_is_left_out(
             run(strict, out=tmp_path / "strict")
 
 
-@pytest.mark.parametrize(
-    "types",
-    [["Drug", "the Pain", "pain the"], ["Drug", "drug"]],
-    ids=["like each other", "like others'"],
-)
+@each("types", [["Drug", "the Pain", "pain the"], ["Drug", "drug"]])
 def test_a_site_whose_types_the_model_cannot_tell_apart_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: list[str]
 ) -> None:

@@ -60,8 +60,8 @@ def prompts_of(layers: int, rows: int | None = None) -> list[Prompt]:
     return [(pair[0], pair[1]) for pair in drawn]
 
 
-@pytest.mark.parametrize("scaled", [True, False], ids=["scaled", "not scaled"])
-@pytest.mark.parametrize("epsilon", [1e-5, 0.1])
+@each("scaled", [True, False])
+@each("epsilon", [1e-5, 0.1])
 def test_without_prompts_it_is_the_bart_of_transformers(scaled: bool, epsilon: float) -> None:
     from transformers import BartModel
 

@@ -112,7 +112,7 @@ def test_everything_equals_enumeration() -> None:
             assert found.move_counts_BYY[row, i, j].item() == pytest.approx(count)
 
 
-@pytest.mark.parametrize("in_logs", [False, True])
+@each("in_logs", [False, True])
 def test_span_probabilities_equal_enumeration(
     in_logs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

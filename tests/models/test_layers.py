@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from cases import each
 from confide.training.tagger import (
     BiLSTM,
     CharacterBiLSTM,
@@ -31,7 +32,7 @@ def packed_twin(ours: BiLSTM, features: int, hidden: int, layers: int) -> nn.LST
     return twin
 
 
-@pytest.mark.parametrize("layers", [1, 2])
+@each("layers", [1, 2])
 def test_bilstm_equals_a_packed_one(layers: int) -> None:
     torch.manual_seed(0)
     ours = BiLSTM(6, 4, layers=layers)
@@ -86,7 +87,7 @@ def spelled() -> tuple[torch.Tensor, torch.Tensor]:
     return padded, lengths
 
 
-@pytest.mark.parametrize("kind", ["cnn", "bilstm"])
+@each("kind", ["cnn", "bilstm"])
 def test_a_word_does_not_depend_on_its_padding(kind: str) -> None:
     torch.manual_seed(0)
     layer = (

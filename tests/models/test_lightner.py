@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases import each
 from confide.kinds.encoder import parted
 from confide.kinds.lightner.model import (
     NOTHING,
@@ -58,7 +59,7 @@ def by_hand(model: Lightner, text: Batch) -> Tensor:
     return torch.stack([torch.stack([state @ one for one in sought]) for state in decoded[0]])
 
 
-@pytest.mark.parametrize("where", ["both", "decoder"])
+@each("where", ["both", "decoder"])
 def test_the_probability_of_each_symbol(where: str) -> None:
     model, given = lightner(where=where), batch(WORDS, SYMBOLS)
     likely_BTV = model(given).softmax(2)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
+from cases import each
 from confide.kinds.tagger.model import Marks, TaggerTrainer, features, rows_read
 from confide.training.batches import TagSet
 from confide.training.optimisers import Optimiser
@@ -108,7 +108,7 @@ def test_a_type_has_its_rows_whatever_types_stand_beside_it() -> None:
     torch.testing.assert_close(narrow_BLY[..., 0], wide_BLY[..., 0])
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
+@each("decay", [0.0, 0.1])
 def test_rows_that_the_text_does_not_read_stay_as_they_are(decay: float) -> None:
     corpus = tiny(6)
     made = made_of(corpus.tags.types, bits=16)

@@ -111,7 +111,7 @@ def test_these_models_write_something() -> None:
     assert max(lengths) > 10
 
 
-@pytest.mark.parametrize("leave", [0.0, 1.0], ids=["all stay", "each leaves at once"])
+@each("leave", [0.0, 1.0])
 def test_who_leaves_changes_nothing(leave: float, monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = lightner(), batch(WORDS)
     with torch.inference_mode():

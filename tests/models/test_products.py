@@ -76,7 +76,7 @@ def test_what_is_frozen_gets_no_gradient() -> None:
     assert wide.bias.grad is not None
 
 
-@pytest.mark.parametrize("values", [torch.zeros(0, 5), torch.ones(2, 5).double()])
+@each("values", [torch.zeros(0, 5), torch.ones(2, 5).double()])
 def test_nothing_and_other_types_go_the_usual_way(values: torch.Tensor) -> None:
     _, wide = pair()
     assert wide.to(values.dtype)(values).shape == (len(values), 4)

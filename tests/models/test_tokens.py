@@ -6,11 +6,11 @@ import itertools
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cases import each
 from confide.kinds.encoder import (
     TokenClassifier,
     best_paths,
@@ -86,7 +86,7 @@ def test_dropout_works_in_training_alone() -> None:
     assert not torch.equal(made(BATCH), made(BATCH))
 
 
-@pytest.mark.parametrize("scheme", ["iobes", "iob2"])
+@each("scheme", ["iobes", "iob2"])
 def test_the_path_is_the_likeliest_that_the_scheme_allows(scheme: TagScheme) -> None:
     tags = TagSet(("a", "b"), scheme)
     rules = tags.rules

@@ -51,7 +51,7 @@ def test_hugging_face_reads_the_head() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("told", "metric"),
     [(relation_result("feded", 30), "F1, micro"), (bag_result("lazy-mil", 3.0), "AUC")],
 )
@@ -204,7 +204,7 @@ def test_an_audit_is_told_with_its_sites_by_number(tmp_path: Path) -> None:
     assert "read: 1 (it could read single replies)." in text
 
 
-@pytest.mark.parametrize("simulated", [False, True])
+@each("simulated", [False, True])
 def test_a_promise_is_named_and_keys_from_the_seed_promise_nothing(simulated: bool) -> None:
     spent = Private(
         unit="document", epsilon=3.0, delta=1e-5, noise=2.0, clip=1.0, rate=0.1, rounds=9,

@@ -65,7 +65,7 @@ def test_facts_are_counts(tmp_path: Path) -> None:
     assert len(found["fingerprint"]) == 64
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "left_out"),
     [("tagger", {"discontinuous": 1, "nested": 1}), ("spans", {"discontinuous": 1})],
 )
@@ -462,7 +462,7 @@ def test_whole_domains_are_not_torn_between_parts(tmp_path: Path) -> None:
     assert related(tmp_path, split).specs
 
 
-@pytest.mark.parametrize("alone", [True, False])
+@each("alone", [True, False])
 def test_text_without_any_relation_is_refused(tmp_path: Path, alone: bool) -> None:
     nothing = write_conll(tmp_path / "n.conll", sentences("north", "train", 10))
     tables = [{"name": "north", "train": str(nothing)}]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide.corpora.dealing import pairs_of
 from confide.errors import DataError
 from confide.runs.sites import Gathered, gather, pooled
@@ -102,7 +103,7 @@ def test_named_development_files_are_kept_apart_too(tmp_path: Path) -> None:
     assert gathered(tmp_path, split=split).facts()["apart"]["left_out"] == 4 * 9
 
 
-@pytest.mark.parametrize("hold_out", ["corpus", "site"])
+@each("hold_out", ["corpus", "site"])
 def test_no_file_is_in_training_and_in_test_text(tmp_path: Path, hold_out: str) -> None:
     split = {
         "sites": 2,

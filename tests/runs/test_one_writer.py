@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide import files
 from confide.errors import RunError
 from confide.runs.folder import LOCK
@@ -18,7 +19,7 @@ from contract.corpus import tiny
 from contract.runs import result, same_run
 
 
-@pytest.mark.parametrize("resume", [True, False])
+@each("resume", [True, False])
 def test_a_run_that_is_under_way_is_left_alone(tmp_path: Path, resume: bool) -> None:
     settings = tiny(tmp_path, "rounds=3")
     straight, out = tmp_path / "straight", tmp_path / "out"

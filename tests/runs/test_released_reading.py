@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.errors import RunError
 from confide.runs.loading import READING, open_models, release
 from confide.text.document import Document, Sentence
@@ -28,7 +29,7 @@ def cut(run: Path) -> list[str]:
     return [found.text[one.start : one.end] for one in found.sentences]
 
 
-@pytest.mark.parametrize("site", [None, "site-1"])
+@each("site", [None, "site-1"])
 def test_what_settings_say_of_sentences_goes_with_a_copy(
     folder: Path, tmp_path: Path, site: str | None
 ) -> None:

@@ -60,7 +60,7 @@ def with_value(path: tuple[Any, ...], value: object) -> dict[str, Any]:
     return tree
 
 
-@pytest.mark.parametrize(
+@each(
     "tree",
     [
         WHOLE,

@@ -129,7 +129,7 @@ def test_every_method_with_one_model_can_start_so(name: str, tmp_path: Path) -> 
     assert states(tmp_path / "plain") != states(tmp_path / "started")
 
 
-@pytest.mark.parametrize(
+@each(
     ("overrides", "words"),
     [
         (["method=fedavg-tagger"], "another kind.*encoder"),

@@ -102,7 +102,7 @@ def test_a_score_is_json() -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-@pytest.mark.parametrize(
+@each(
     ("scores", "labels", "facts", "says"),
     [
         ([[0.1, 0.9]], LABELS, [frozenset()], "do not fit"),

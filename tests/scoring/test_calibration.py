@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.scoring.calibration import (
     ALIKE,
     AS_IS,
@@ -117,7 +118,7 @@ def test_no_calibrator_nearby_is_likelier(sure: dict, prior: Calibrator) -> None
         assert best <= surprise(sure, Calibrator(1 / slope, offset + by), prior) + slack
 
 
-@pytest.mark.parametrize("right", [0, 300])
+@each("right", [0, 300])
 def test_finds_that_are_all_right_or_all_wrong_keep_the_numbers_in_range(right: int) -> None:
     found = fitted({("X", bin_of(c)): Right(right and 300, 300) for c in (0.2, 0.6, 0.99)})
     assert found.is_sound
@@ -149,7 +150,7 @@ def test_shrinking_is_better_than_either_end_on_few_finds() -> None:
     assert errors[2] < 0.06
 
 
-@pytest.mark.parametrize(
+@each(
     "wrong",
     [Calibrator(math.nan), Calibrator(1.0, math.nan), Calibrator(COLDEST / 2),
      Calibrator(HOTTEST * 2), Calibrator(1.0, MOST_OFFSET + 1), Calibrator(-1.0),

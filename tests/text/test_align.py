@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from cases import each
 from confide.errors import DataError
 from confide.text.document import Document, Entity, Sentence
 from confide.text.segment import segmented
@@ -31,7 +32,7 @@ def test_entities_that_fit():
     assert problems == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("entities", "kept", "kind", "lost"),
     [
         ([("P", (0, 6), (13, 17))], [[], []], "discontinuous", True),
@@ -55,7 +56,7 @@ def test_what_does_not_fit_is_named(entities, kept, kind, lost):
     assert problems[0].where.startswith("notes/a.ann [")
 
 
-@pytest.mark.parametrize(
+@each(
     ("entities", "kept", "named"),
     [
         ([("P", (7, 17)), ("A", (7, 12)), ("B", (7, 12))], 3, []),
@@ -126,7 +127,7 @@ def test_confidences_come_along():
     ]
 
 
-@pytest.mark.parametrize("spans", [[[]], [[(0, 4, "X")], []], [[(1, 1, "X")], []], [[], [], []]])
+@each("spans", [[[]], [[(0, 4, "X")], []], [[(1, 1, "X")], []], [[], [], []]])
 def test_spans_that_do_not_fit_the_document_are_refused(spans):
     with pytest.raises(DataError):
         entities_from_spans(document(), spans)

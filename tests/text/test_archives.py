@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import ConfideError, FormatError, MissingDataError
 from confide.text import files
 from confide.text.files import archive_member, exists, files_below, is_folder, read_bytes
@@ -114,8 +115,8 @@ def test_a_folder_on_disk_goes_before_an_archive_of_its_name(tmp_path: Path) -> 
     assert is_folder(folder) and exists(folder / "x")
 
 
-@pytest.mark.parametrize("make", [zipped, tarred])
-@pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out"])
+@each("make", [zipped, tarred])
+@each("name", ["../out", "/etc/out", "a/../../out"])
 def test_names_that_lead_out_are_no_files(tmp_path: Path, make: object, name: str) -> None:
     assert callable(make)
     packed = make(tmp_path, {name: b"evil", "in": b"good"})
@@ -132,7 +133,7 @@ def test_links_are_no_files(tmp_path: Path) -> None:
     assert list(files_below(tmp_path / "a.tar!")) == []
 
 
-@pytest.mark.parametrize("make", [zipped, tarred])
+@each("make", [zipped, tarred])
 def test_a_bomb_is_not_unpacked(
     tmp_path: Path, make: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cases import each
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
 from confide.text.checking import check, convert, retag
 from confide.text.document import Document, Entity, Problem, Relation
@@ -98,7 +99,7 @@ def test_check_passes_its_options_on(tmp_path):
 # --- convert ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", ["conll", "brat", "jsonl", "doccano", "pubtator"])
+@each("to", ["conll", "brat", "jsonl", "doccano", "pubtator"])
 def test_convert_keeps_entities(tmp_path, to):
     source = put(tmp_path, "a.conll", CONLL)
     out = tmp_path / "out" / "there"
@@ -183,7 +184,7 @@ def test_retag_renames_and_drops():
 # --- detect -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "content", "format"),
     [
         ("a.txt", CONLL, "conll"),
@@ -241,7 +242,7 @@ def test_raw_text(tmp_path):
         read(put(tmp_path, "b.txt", " "), "text")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "instead"),
     [
         ("conllu", "conll"), ("labelstudio-min", "labelstudio"), ("i2b2-xml", "brat"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import ConfideError
 from confide.text.checking import check
 from confide.text.formats import FORMATS, Options, read, write
@@ -105,7 +105,7 @@ def test_conll_with_a_line_changed(tmp_path_factory, data, document):
     survives(path, "conll", **options)
 
 
-@pytest.mark.parametrize("encoding", ["utf-7", "idna", "undefined", "hex", "unicode_escape", "\0"])
+@each("encoding", ["utf-7", "idna", "undefined", "hex", "unicode_escape", "\0"])
 def test_strange_encodings(tmp_path, encoding):
     path = put(tmp_path, "a.conll", b"a+2D0-\\ud800\tO\n\xff\tB-X\n")
     survives(path, "conll", encoding=encoding)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.errors import ConfideError, DataError, FormatError, SettingsError
 from confide.text import files
 from confide.text.checking import check
@@ -43,7 +44,7 @@ def test_nested_xml(tmp_path: Path) -> None:
     assert "nested deeper than 64" in refused(lambda: read(path, "bioc"))
 
 
-@pytest.mark.parametrize("name", ["jsonl", "chemprot", "opennre", "bioc"])
+@each("name", ["jsonl", "chemprot", "opennre", "bioc"])
 def test_nested_json(tmp_path: Path, name: str) -> None:
     for row in ("[" * 100_000, '{"text": "a", "x": ' + "[" * 500 + "]" * 500 + "}"):
         path = put(tmp_path, "a.jsonl", row + "\n")
@@ -76,9 +77,7 @@ def test_gzip_that_holds_far_more_than_it_weighs(tmp_path: Path) -> None:
     assert len(read_bytes(path)) == 4000
 
 
-@pytest.mark.parametrize(
-    "encoding", ["punycode", "idna", "hex", "unicode_escape", "utf-7", "x" * 99]
-)
+@each("encoding", ["punycode", "idna", "hex", "unicode_escape", "utf-7", "x" * 99])
 def test_encodings_that_take_long_or_are_none(tmp_path: Path, encoding: str) -> None:
     """360 kB in punycode took 15.5 s."""
     head = f'<?xml version="1.0" encoding="{encoding}"?>'
@@ -112,7 +111,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         refused(lambda act=act: act(tmp_path / ("x" * 300)), DataError)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_no_format_reads_a_pipe(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "a.ann")
     refused(lambda: read(tmp_path / "a.ann", name), ConfideError)
@@ -141,7 +140,7 @@ FAR = b'<row r="1048576"><c r="XFD1048576"><v>1</v></c></row>'
 MANY = b"".join(b'<row r="%d">' % row + b"<c/>" * 500 + b"</row>" for row in range(9, 900))
 
 
-@pytest.mark.parametrize("more", [FAR, MANY], ids=["far", "many"])
+@each("more", [FAR, MANY])
 def test_a_workbook_of_a_million_cells(tmp_path: Path, more: bytes) -> None:
     """It took more than 25 s; one cell in the last corner makes as many."""
     buffer = io.BytesIO()
@@ -170,7 +169,7 @@ def test_numbers_that_python_would_not_write(tmp_path: Path) -> None:
     refused(lambda: read(put(tmp_path, "a.jsonl", row), "jsonl"))
 
 
-@pytest.mark.parametrize(
+@each(
     "inside", ["f'" + "{a}" * 60_000 + "'", "lambda:" * 30_000 + "1", "1if 1else " * 20_000 + "1",
                "b'x'", "[x for x in ()]", "rb'x'", "a.b"],
 )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import SettingsError
 from confide.text.checking import check, convert
 from confide.text.document import Document, Entity, Sentence
@@ -91,7 +92,7 @@ def test_an_unknown_language_is_refused():
         Splitting("sp")
 
 
-@pytest.mark.parametrize(
+@each(
     ("language", "text", "count"),
     [
         ("fr", "Adressé par le Pr. Dubois, bd. Voltaire. Il va bien.", 2),
@@ -110,7 +111,7 @@ def test_sentences_of_other_languages(language, text, count):
     assert len(RuleSegmenter(language)(text)) == count
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("CRP上升", ["CRP", "上", "升"]),

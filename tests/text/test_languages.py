@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cases import each
 from confide.errors import SettingsError
 from confide.text.segment import RuleSegmenter, Splitting, language_of
 
@@ -24,7 +25,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("language", TEXTS)
+@each("language", TEXTS)
 def test_one_sentence_tells_its_language(language):
     assert language_of([TEXTS[language]]) == language
 

@@ -12,6 +12,7 @@ import zlib
 
 import pytest
 
+from cases import each
 from confide.errors import ConfideError, FormatError
 from confide.text.checking import check
 from confide.text.files import looks_like, text_looks_like
@@ -54,7 +55,7 @@ FILES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FILES)
+@each("name", FILES)
 def test_what_it_looks_like_and_what_to_do(tmp_path, name):
     raw, what, fix = FILES[name]
     with pytest.raises(FormatError) as caught:

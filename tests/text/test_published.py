@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from cases import each
 from confide.text.checking import check
 from confide.text.formats import read, write
 from confide.text.tagging import SCHEMES
@@ -123,7 +124,7 @@ def test_types_and_marks(corpora):
     assert ("domain", "dev") in multiconer[0].attributes
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "chemicals", "diseases", "relations"),
     [("Training", 5203, 4182, 1038), ("Development", 5347, 4244, 1012), ("Test", 5385, 4424, 1066)],
 )
@@ -135,7 +136,7 @@ def test_cdr(corpora, part, chemicals, diseases, relations):
     assert sum(len(document.relations) for document in reading.documents) == relations
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "documents", "entities", "relations"),
     [("Train", 400, 13351, 4178), ("Dev", 100, 3533, 1162), ("Test", 100, 3535, 1163)],
 )
@@ -153,7 +154,7 @@ def test_biored(corpora, part, documents, entities, relations, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("format", "documents", "sentences"),
     [("ade", 2972, 4272 + 16688), ("ade-positive", 1644, 4272)],
 )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError, SettingsError
 from confide.text import tagging
 from confide.text.tagging import (
@@ -63,7 +64,7 @@ def test_io_joins_neighbours_of_one_type_only(data):
     assert spans_from_tags(tags, "io") == (joined, [])
 
 
-@pytest.mark.parametrize(
+@each(
     ("scheme", "tags"),
     [
         ("iob1", "I-X B-X I-X I-Y O I-X"),
@@ -80,7 +81,7 @@ def test_the_same_entities_in_every_scheme(scheme, tags):
     assert spans(tags, scheme) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("tags", "expected"),
     [
         # conlleval's startOfChunk and endOfChunk, case by case
@@ -105,7 +106,7 @@ def test_the_cases_of_conlleval(tags, expected):
     assert spans(tags, "iob2") == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("scheme", "tags", "where"),
     [
         ("iob2", "O I-X I-X", [1]),
@@ -141,9 +142,7 @@ def test_bare_and_plain_tags_and_other_separators():
     assert tags_from_spans(3, [(0, 2, "")], "iobes") == ["B", "E", "O"]
 
 
-@pytest.mark.parametrize(
-    "wrong", [[(0, 2, "X"), (1, 3, "X")], [(1, 1, "X")], [(2, 5, "X")], [(-1, 1, "X")]]
-)
+@each("wrong", [[(0, 2, "X"), (1, 3, "X")], [(1, 1, "X")], [(2, 5, "X")], [(-1, 1, "X")]])
 def test_spans_that_cannot_be_tags_are_refused(wrong):
     with pytest.raises(DataError):
         tags_from_spans(4, wrong, "iob2")
@@ -164,7 +163,7 @@ def test_no_scheme_passes_for_another(data, scheme):
     assert (guess.scheme, guess.certain) == (scheme, True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("tags", "scheme", "certain"),
     [
         ("B-X I-X O", "iob2", True),
@@ -211,14 +210,12 @@ def test_order_of_spans_does_not_matter(expected):
     assert spans_from_tags(tags, "iob1")[0] == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "scheme"), [("BIO", "iob2"), ("BIOES", "iobes"), ("IOB-1", "iob1")]
-)
+@each(("name", "scheme"), [("BIO", "iob2"), ("BIOES", "iobes"), ("IOB-1", "iob1")])
 def test_schemes_by_their_other_names(name, scheme):
     assert scheme_named(name) == scheme
 
 
-@pytest.mark.parametrize("name", ["iob", "", "xyz"])
+@each("name", ["iob", "", "xyz"])
 def test_an_unknown_scheme_is_refused(name):
     with pytest.raises(SettingsError, match="iob2"):
         scheme_named(name)

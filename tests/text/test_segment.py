@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.text.document import Document, Sentence
 from confide.text.segment import RuleSegmenter, segmented
 
@@ -35,7 +36,7 @@ def test_every_character_but_white_space_is_in_one_token_of_one_sentence(text):
     assert all(a.end <= b.start for a, b in zip(found, found[1:], strict=False))
 
 
-@pytest.mark.parametrize(
+@each(
     "expected",
     [
         ["The pain is severe.", "It began today."],
@@ -70,7 +71,7 @@ def test_sentences(expected):
     assert sentences(text) == [part.strip() for part in expected]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("500mg q6h", ["500", "mg", "q6h"]),

@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 
+from cases import each
 from confide.errors import FormatError
 from confide.text.checking import check
 from confide.text.files import read_text
@@ -35,7 +36,7 @@ PAGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PAGES)
+@each("name", PAGES)
 def test_pages_are_named_with_what_to_do(tmp_path, name):
     """A PDF asked for another encoding, and a Word document for a file inside it."""
     raw, what = PAGES[name]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError
 from confide.text.tagging import spans_from_tags, tags_from_spans
 from confide.training.batches import Encoded, Example, TagScheme, TagSet, TypedSpan, encode_examples
@@ -53,7 +54,7 @@ def test_malformed_tags_are_repaired_like_text_does(scheme: TagScheme, data: st.
     assert tags.spans(ids) == expected
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@each("scheme", SCHEMES)
 def test_rules_allow_exactly_what_is_not_malformed(scheme: TagScheme) -> None:
     tags = TagSet(TYPES, scheme)
     moves, starts, ends = tags.rules

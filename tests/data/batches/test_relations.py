@@ -168,7 +168,7 @@ class TestGold:
         found = candidates([document(("causes", "a", "r"), ("causes", "a", "r"))])
         assert (labels(found), found.missed) == ({"ar": "causes"}, {})
 
-    @pytest.mark.parametrize(
+    @each(
         ("relation", "rules", "kind"),
         [
             (("causes", "a", "c"), Rules(), "relation-too-far"),

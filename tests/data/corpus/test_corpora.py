@@ -47,7 +47,7 @@ class TestLocate:
             assert part in said
         assert all(file in said for files in corpus.files.values() for file in files)
 
-    @pytest.mark.parametrize("value", [None, ""])
+    @each("value", [None, ""])
     def test_the_variable_is_not_set(self, monkeypatch, value):
         monkeypatch.delenv(VARIABLE, raising=False)
         if value is not None:

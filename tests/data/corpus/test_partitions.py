@@ -167,7 +167,7 @@ class TestRelations:
         empty = Document("d", "ab", attributes=pair_attributes([]))
         assert commonest_type(empty, "relations") == ""
 
-    @pytest.mark.parametrize(("alpha", "low", "high"), [(0.05, 0.85, 1.0), (1000, 0.5, 0.6)])
+    @each(("alpha", "low", "high"), [(0.05, 0.85, 1.0), (1000, 0.5, 0.6)])
     def test_dirichlet_skews_relations(self, alpha, low, high):
         documents = [linked(n, ["x"] if n % 2 else []) for n in range(2000)]
         dealt = partition(

@@ -158,7 +158,7 @@ def test_counts_that_could_overflow_are_refused_at_the_site(sites: int, width: s
             put(value)
 
 
-@pytest.mark.parametrize("dtype", [np.uint64, np.int64])
+@each("dtype", [np.uint64, np.int64])
 def test_the_ends_of_integer_types_do_not_slip_through(dtype: Any) -> None:
     """|−2⁶³| is negative in int64, and 2⁶⁴ − 1 is −1."""
     for value in (np.iinfo(dtype).max, np.iinfo(dtype).min):
@@ -184,7 +184,7 @@ def test_counts_that_are_no_whole_numbers_are_refused(value: float) -> None:
         layout.lanes_of(MOVE, asked, reply)
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf])
+@each("value", [math.inf, -math.inf])
 def test_an_infinite_change_is_refused(value: float) -> None:
     with pytest.raises(GuardError):
         lane_of(value)
@@ -257,7 +257,7 @@ def test_parts_lie_end_to_end_and_on_multiples_of_their_width(step: Step) -> Non
     assert no_lanes(layout, empty=True).sum() == 1
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         lambda reply: replace(reply, weights={}),

@@ -81,7 +81,7 @@ def blamed(engine: Sites) -> set[str]:
     return {fault.site for fault in federation.faults}
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         lambda offer: replace(offer, key="00" * 32),
@@ -107,7 +107,7 @@ def test_an_offer_that_is_not_the_sites_own_is_left_out(
     assert {site for site, _ in faults} == {LIAR}
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         lambda masked: Masked(masked.lanes_B[:-1]),
@@ -129,7 +129,7 @@ def test_a_bad_signature_does_not_count(signature: str, tmp_path: Path) -> None:
     assert {site for site, _ in check(engine, without="")} == {LIAR}
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         lambda given: replace(given, shares_M66=given.shares_M66 ^ 1),
@@ -285,7 +285,7 @@ def shut_boxes(liar: Any, now: Any, made: Offered) -> dict[str, Any]:
     return {"boxes_O148": np.zeros_like(made.boxes_O148)}
 
 
-@pytest.mark.parametrize("craft_it", [wrong_boxes, shut_boxes])
+@each("craft_it", [wrong_boxes, shut_boxes])
 def test_bad_boxes_are_the_fault_of_their_maker(
     craft_it: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,7 +339,7 @@ def test_a_key_of_another_site_opens_nothing_and_is_named(
     assert {fault.site for fault in federation.faults} == {LIAR}
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "expected"),
     [
         (lambda shown: replace(shown, identity="00" * 32), FederationError),

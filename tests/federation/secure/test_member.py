@@ -318,7 +318,7 @@ def test_sets_of_offers_that_are_refused(first: list[str], code: str) -> None:
     assert code_of(lambda: made.members[OWN].mask(ask)) == code
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "code"),
     [
         (lambda ask: replace(ask, names=[*ask.names[:4], "site-09"]), "bad-set"),

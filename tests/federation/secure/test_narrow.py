@@ -65,7 +65,7 @@ def test_the_largest_changes_of_all_sites_never_run_over(
         np.testing.assert_allclose(mean, sign * size, atol=step + 1e-9 * size)
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@each("width", [1, 2])
 def test_a_sum_is_right_on_average_however_small_a_site_is(width: int) -> None:
     """Most shares are less than one step: rounded to the nearest, all would be zero."""
     draw = np.random.default_rng(1).standard_normal

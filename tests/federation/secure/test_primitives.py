@@ -94,7 +94,7 @@ def test_the_key_of_a_sites_own_mask() -> None:
 # --- the standards -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("secret", "public", "both"),
     [
         (
@@ -124,7 +124,7 @@ def test_rfc_7748_iterated() -> None:
     assert key.hex() == "684cf59ba83309552800ef566f2f4d3c1c3887c49360e3875f2eb94d99532c51"
 
 
-@pytest.mark.parametrize(
+@each(
     ("seed", "key", "message", "signature"),
     [
         (

@@ -110,7 +110,7 @@ def test_whatever_is_claimed_no_two_sums_differ_exactly(claims: list[Any]) -> No
                 kept.append((turn, chosen))
 
 
-@pytest.mark.parametrize("taken", ["_shrink", "_put"])
+@each("taken", ["_shrink", "_put"])
 def test_without_what_is_written_down_another_set_would_pass(
     taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

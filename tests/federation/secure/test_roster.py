@@ -103,7 +103,7 @@ def test_a_sound_meeting_is_met() -> None:
         assert met.roster == roster_of(MEET, run=RUN, binding=BINDING).id.hex()
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "code"),
     [
         (lambda: chosen(MEET, [0, 1, 2, 3]), "other-roster"),  # a smaller one
@@ -130,7 +130,7 @@ def test_without_pins_a_smaller_roster_would_pass() -> None:
     own.meet(stranger)
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "code"),
     [
         (lambda: chosen(MEET, [1, 2, 3, 4]), "other-roster"),  # without the site itself

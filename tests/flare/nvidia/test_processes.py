@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 
+from cases import each
 from confide.cli import sites
 from confide.errors import KitError, SettingsError
 from confide.flare import kit as policies
@@ -205,7 +206,7 @@ def test_start_becomes_the_resident_process(founded, monkeypatch):
     held.close()
 
 
-@pytest.mark.parametrize("given", [["--foreground"], ["--wait", "5"]])
+@each("given", [["--foreground"], ["--wait", "5"]])
 def test_what_start_no_longer_takes_says_what_to_do(founded, given):
     for verb, name in ((sites.site, "north"), (sites.server, "server")):
         said = CliRunner().invoke(verb, ["start", str(founded.kit(name).path), *given])
@@ -270,7 +271,7 @@ def test_a_clock_that_is_set_back_keeps_nobody_connected(founded, monkeypatch):
     assert not status(site).connected
 
 
-@pytest.mark.parametrize(
+@each(
     ("days", "said"), [(-2, "has expired"), (1, "is not valid yet, by the clock of this machine")]
 )
 def test_a_clock_that_is_wrong_is_named(founded, tmp_path, days: int, said: str) -> None:

@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import SettingsError
 from confide.jobs.export import Copy, write_hf
 from confide.kinds.encoder import EncoderForm, TokenTrainer
@@ -43,8 +44,8 @@ def written(made: Any, out: Path) -> dict[str, Any]:
     return write_hf(Copy(out, extractor, out))
 
 
-@pytest.mark.parametrize("task", ["words", "pairs"])
-@pytest.mark.parametrize("family", FAMILIES)
+@each("task", ["words", "pairs"])
+@each("family", FAMILIES)
 def test_each_familys_class_gives_the_same_logits(
     family: str, task: str, shelf: dict[str, FrozenEncoder], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
 from confide.federation.keys import key_check
@@ -175,7 +176,7 @@ GOOD = BagsCounted(
 )
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"word_counts_W": np.array([3])},
@@ -189,7 +190,6 @@ GOOD = BagsCounted(
         {"relations": [""]},
         {"types": [""]},
     ],
-    ids=str,
 )
 def test_counts_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     ask = CountBags("pcnn", "lower", "")

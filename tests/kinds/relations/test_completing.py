@@ -160,7 +160,7 @@ def desks(folder: Path, **knows: list[str]) -> tuple[Any, dict[str, Any], Any]:
     return state, {name: state.form.at(engine.site(name)) for name in federation.sites}, engine
 
 
-@pytest.mark.parametrize("knows", [{}, {"site-1": ["causes"]}], ids=["seen", "said"])
+@each("knows", [{}, {"site-1": ["causes"]}])
 def test_a_site_annotates_what_it_says_or_what_its_text_has(tmp_path: Path, knows: Any) -> None:
     _, found, _ = desks(tmp_path, **knows)
     assert found["site-1"].annotated == {"causes"}
@@ -215,9 +215,7 @@ def test_a_site_without_a_relation_takes_part(tmp_path: Path) -> None:
 # --- what is counted ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("test_knows", "counted"), [((), {NO_RELATION}), (("eases",), {"eases"})], ids=["not", "looked"]
-)
+@each(("test_knows", "counted"), [((), {NO_RELATION}), (("eases",), {"eases"})])
 def test_a_relation_that_nobody_looked_for_is_not_counted(
     tmp_path: Path, test_knows: Any, counted: set[str]
 ) -> None:

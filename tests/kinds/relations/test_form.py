@@ -37,7 +37,7 @@ PLAIN = Document("plain", "the patient took nothing .")
 TRAIN = documents("site-1", "train", 12)
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_the_form_is_the_union_of_what_the_sites_have(tmp_path: Path, method: str) -> None:
     one = [doc for doc in TRAIN if all(r.type == "causes" for r in doc.relations)]
     two = [
@@ -81,7 +81,7 @@ def test_settings_may_say_which_pairs_are_looked_at(tmp_path: Path) -> None:
     assert rules_of(state.form).max_sentences is rules_of(state.form).max_tokens is None
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_somebody_has_to_have_a_relation(tmp_path: Path, method: str) -> None:
     made, federation, engine = started(tmp_path, tiny(tmp_path, f"method={method}"), public=())
     for site in federation.sites:
@@ -93,7 +93,7 @@ def test_somebody_has_to_have_a_relation(tmp_path: Path, method: str) -> None:
 # --- encoders ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_site_with_another_encoder_is_named(tmp_path: Path, method: str) -> None:
     other = tiny_bert(tmp_path / "other", seed=7, initializer_range=0.1)
     settings = with_train(tmp_path, method, [TRAIN, TRAIN], context={"site-2": str(other)})
@@ -113,7 +113,7 @@ def test_a_copy_of_the_encoder_is_the_same_encoder(tmp_path: Path) -> None:
     assert made.score(state, federation, part="test", round=1).keys() == {"site-1", "site-2"}
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_site_without_the_encoder_says_so(tmp_path: Path, method: str) -> None:
     context = {"site-2": str(tmp_path / "nowhere")}
     settings = with_train(tmp_path, method, [TRAIN, TRAIN], context=context)
@@ -123,7 +123,7 @@ def test_a_site_without_the_encoder_says_so(tmp_path: Path, method: str) -> None
     assert "nowhere" not in str(caught.value)
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_site_whose_encoder_changed_in_the_middle_says_so(tmp_path: Path, method: str) -> None:
     made, federation, engine = started(tmp_path, tiny(tmp_path, f"method={method}"))
     state = made.start(federation)
@@ -136,7 +136,7 @@ def test_a_site_whose_encoder_changed_in_the_middle_says_so(tmp_path: Path, meth
 # --- text -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_site_without_an_example_is_not_asked_to_train(tmp_path: Path, method: str) -> None:
     settings = with_train(tmp_path, method, [TRAIN, TRAIN[:6], [PLAIN]])
     made, federation, engine = started(tmp_path, settings)
@@ -155,7 +155,7 @@ def test_a_site_without_an_example_is_not_asked_to_train(tmp_path: Path, method:
     assert counts.keys() == {"site-1", "site-2", "site-3"}
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_site_without_held_out_text_has_no_counts(tmp_path: Path, method: str) -> None:
     made, federation, engine = started(tmp_path, tiny(tmp_path, f"method={method}"))
     state = made.start(federation)
@@ -165,7 +165,7 @@ def test_a_site_without_held_out_text_has_no_counts(tmp_path: Path, method: str)
     assert sum(counts["site-1"].confusion.values()) == 8
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_site_that_has_no_example_of_a_relation_takes_part(tmp_path: Path, method: str) -> None:
     """And its test text may hold relations that nobody trains on: they are missed."""
     one = [doc for doc in TRAIN if not any(r.type == "eases" for r in doc.relations)]
@@ -183,7 +183,7 @@ def test_a_site_that_has_no_example_of_a_relation_takes_part(tmp_path: Path, met
     assert "unheard" not in {predicted for _, predicted in counts["site-1"].confusion}
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_relation_that_came_later_is_refused(tmp_path: Path, method: str) -> None:
     made, federation, engine = started(tmp_path, tiny(tmp_path, f"method={method}"))
     state = made.start(federation)
@@ -197,7 +197,7 @@ def test_a_relation_that_came_later_is_refused(tmp_path: Path, method: str) -> N
         made.round(state, federation, 1)
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_sites_guards_count_examples(tmp_path: Path, method: str) -> None:
     made, federation, engine = started(tmp_path, tiny(tmp_path, f"method={method}"))
     engine.site("site-2").guards = Guards(min_sentences=19)
@@ -205,7 +205,7 @@ def test_a_sites_guards_count_examples(tmp_path: Path, method: str) -> None:
         made.round(made.start(federation), federation, 1)
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_site_whose_memory_is_gone_says_so(tmp_path: Path, method: str) -> None:
     settings = tiny(tmp_path, f"method={method}")
     made, federation, _ = started(tmp_path, settings)
@@ -217,7 +217,7 @@ def test_a_site_whose_memory_is_gone_says_so(tmp_path: Path, method: str) -> Non
         made.round(state, federation, 1)
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_site_does_not_find_what_it_does_not_annotate(tmp_path: Path, method: str) -> None:
     one = [doc for doc in TRAIN if not any(r.type == "eases" for r in doc.relations)]
     settings = with_train(tmp_path, method, [one, TRAIN], annotates={"site-1": ["causes"]})
@@ -229,7 +229,7 @@ def test_a_site_does_not_find_what_it_does_not_annotate(tmp_path: Path, method: 
     assert {predicted for _, predicted in counts["site-2"].confusion} == {"eases"}
 
 
-@pytest.mark.parametrize("method", EVERY)
+@each("method", EVERY)
 def test_a_run_where_no_site_has_an_example_is_refused(tmp_path: Path, method: str) -> None:
     """They annotate relations, but between entities that are not looked at."""
     settings = tiny(tmp_path, f"method={method}", 'pairs.types=[["Drug","Pain"]]')

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.document import Entity, Relation
 from confide.text.formats import detect, read, write
@@ -77,8 +78,8 @@ def test_xml(tmp_path):
     )
 
 
-@pytest.mark.parametrize("wrap", ["documents", "PubTator3", None])
-@pytest.mark.parametrize("indent", [None, 1])
+@each("wrap", ["documents", "PubTator3", None])
+@each("indent", [None, 1])
 def test_json_is_the_same(tmp_path, wrap, indent):
     (expected,) = read(put(tmp_path, "a.xml", XML)).documents
     row = {"source": "s", wrap: [as_json()]} if wrap else as_json()
@@ -108,7 +109,7 @@ def test_our_json_lines_hold_it(tmp_path):
     assert content(read(tmp_path / "b.jsonl").documents[0]) == content(documents[0])
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "kind", "lost"),
     [
         ('offset="0" length="7"', 'offset="90" length="7"', "beyond-text", True),
@@ -127,7 +128,7 @@ def test_what_does_not_fit_is_named(tmp_path, old, new, kind, lost):
     assert (problem.kind, problem.lost, problem.where) == (kind, lost, f"{path}#7")
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         XML.replace("</collection>", ""),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import read, write
@@ -86,7 +87,7 @@ def test_round_trip(tmp_path_factory, documents):
     assert found == documents
 
 
-@pytest.mark.parametrize("key", ["N", "event", "equivalence", "argument", "roles", "#x"])
+@each("key", ["N", "event", "equivalence", "argument", "roles", "#x"])
 def test_attributes_that_are_called_like_lines(tmp_path, key):
     entity = Entity("T1", "A", ((0, 1),), attributes=((key, "w"),))
     relation = Relation("R1", "A", "T1", "T1", attributes=((key, "w"),))
@@ -121,7 +122,7 @@ def test_nested_folders_single_files_and_missing_parts(tmp_path):
         read(folder)
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "kind", "lost"),
     [
         ("T1\tDrug 40 49\tx", "beyond-text", True),
@@ -148,7 +149,7 @@ def test_what_does_not_fit_is_named_with_its_line(tmp_path, line, kind, lost):
     assert reading.problems[0].where == f"{folder / 'a.ann'}:{number}"
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         "T1\tDrug",
@@ -173,7 +174,7 @@ def test_a_line_that_is_no_brat_is_an_error_with_its_line(tmp_path, line):
     assert caught.value.where == f"{folder / 'a.ann'}:2"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "start"),
     [
         (b"one\r\ntwo\r\nthree", 8),  # counted with one character for each line end

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError, FormatError, MissingDataError, SchemeError, SettingsError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import read, write
@@ -31,7 +32,7 @@ def rows(reading):
 EXPECTED = [(["Mild", "rash", "."], [("AE", "Mild rash")]), (["No", "fever"], [("AE", "fever")])]
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         TWO,
@@ -64,7 +65,7 @@ def test_every_variant_reads_the_same(tmp_path, content):
     assert set(kinds(reading.problems)) <= {"doubtful-scheme"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("scheme", "tags"),
     [
         ("iob1", "I-X B-X I-X O"),
@@ -96,7 +97,7 @@ def test_offsets_ids_and_sources(tmp_path):
     assert first.entities[0] == Entity("T1", "AE", ((0, 9),))
 
 
-@pytest.mark.parametrize(
+@each(
     "mark", ["-DOCSTART- -X- -X- O\n\n", "-DOCSTART-\tO\n\n", "-DOCSTART-\n", "# newdoc id = b\n"]
 )
 def test_document_marks_group_sentences(tmp_path, mark):
@@ -152,7 +153,7 @@ def test_malformed_tags_are_repaired_and_named(tmp_path):
     assert rows(stated) == rows(reading)
 
 
-@pytest.mark.parametrize(
+@each(
     ("tags", "stated", "line"),
     [
         ("I-X I-X O B-X", "bilou", 5),  # never opened, but no scheme explains all: see below
@@ -182,7 +183,7 @@ def test_io_or_iob1_is_a_doubt_that_is_said(tmp_path):
     assert "IOB1 or IO" in reading.problems[0].what
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "line"),
     [
         ("a\tB-X\nb\tX-PER\nc\tO\nd\tO\ne\tO\nf\tO\n", 2),
@@ -197,7 +198,7 @@ def test_what_is_no_tag_is_an_error_with_its_line(tmp_path, content, line):
     assert caught.value.where == f"{path}:{line}"
 
 
-@pytest.mark.parametrize("tags", ["b-x i-x O", "X-B X-I O", "b_x O O"])
+@each("tags", ["b-x i-x O", "X-B X-I O", "b_x O O"])
 def test_tags_that_only_look_like_types_are_not_misread(tmp_path, tags):
     content = "".join(f"w\t{tag}\n" for tag in tags.split())
     with pytest.raises(FormatError):
@@ -206,7 +207,7 @@ def test_tags_that_only_look_like_types_are_not_misread(tmp_path, tags):
         read(put(tmp_path, "a.conll", content), "conll", columns=(0, 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "line"),
     [
         ("a\tB-X\nb\nc\tO\n", 2),
@@ -251,7 +252,7 @@ def test_declared_types(tmp_path):
     assert caught.value.where == f"{path}:1 [0:9]"
 
 
-@pytest.mark.parametrize("content", ["", "\n\n", " \t\n", "\ufeff", "-DOCSTART- O\n\n"])
+@each("content", ["", "\n\n", " \t\n", "\ufeff", "-DOCSTART- O\n\n"])
 def test_a_file_without_a_token_is_an_error(tmp_path, content):
     path = put(tmp_path, "a.conll", content)
     with pytest.raises((DataError, FormatError)) as caught:
@@ -313,9 +314,7 @@ def test_a_sentence_of_fifty_thousand_tokens(tmp_path):
     assert time.process_time() - started < 5
 
 
-@pytest.mark.parametrize(
-    "line", ["# " + "a" * 200_000, "# " + "a = " * 50_000, "# a" + " " * 200_000]
-)
+@each("line", ["# " + "a" * 200_000, "# " + "a = " * 50_000, "# a" + " " * 200_000])
 def test_a_long_comment_takes_linear_time(tmp_path, line):
     started = time.process_time()
     assert rows(read(put(tmp_path, "a.conll", f"{line}\n{TWO}"))) == EXPECTED
@@ -325,7 +324,7 @@ def test_a_long_comment_takes_linear_time(tmp_path, line):
 # --- writing ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("token", ["[]", "{}", "[{", "{", "[{}]", "[{}", '{"a'])
+@each("token", ["[]", "{}", "[{", "{", "[{}]", "[{}", '{"a'])
 def test_a_bracket_that_is_a_token_does_not_make_it_json(tmp_path, token):
     reading = read(put(tmp_path, "a.conll", f"{token}\tO\n\n"))
     assert [doc.text for doc in reading.documents] == [token]

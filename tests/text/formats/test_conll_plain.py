@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.errors import ConfideError
 from confide.text.formats import Options, Reading, read
 from confide.text.formats.conll import ColumnLayout, find_layout, sample_lines
@@ -74,7 +75,7 @@ def test_plain_sentences_are_read_as_line_by_line(
     assert read_well > 120
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ("a\tO\nb\tO\n\nc\tB-A\nd\tO\n", [("a b", ()), ("c d", ((0, 1),))]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.formats import detect, read
 from confide.text.tagging import flat_spans, tags_from_spans
@@ -71,7 +72,7 @@ def test_no_blank_after_a_token(tmp_path):
     assert mentions(joined)[0][0] == mentions(plain)[0][0]
 
 
-@pytest.mark.parametrize("line", ["1\ta\t_", "x" + "\t_" * 9])
+@each("line", ["1\ta\t_", "x" + "\t_" * 9])
 def test_lines_of_another_form(tmp_path, line):
     with pytest.raises(FormatError, match="ten, cut by tabs"):
         read(put(tmp_path, "a.conllu", f"{published.CONLLU}\n{line}\n"), "conllu")
@@ -79,7 +80,7 @@ def test_lines_of_another_form(tmp_path, line):
         read(put(tmp_path, "b.conllu", "# nothing\n"), "conllu")
 
 
-@pytest.mark.parametrize("numbers", [(0, 1), (0, 0), (1, 1), (2, 1)])
+@each("numbers", [(0, 1), (0, 0), (1, 1), (2, 1)])
 def test_words_whose_numbers_do_not_rise_are_words(tmp_path, numbers):
     """A word 0 came to an IndexError, and of words of one number the second was lost."""
     words = zip(numbers, ("Ada", "slept"), ("NER=B-PER", "_"), strict=True)

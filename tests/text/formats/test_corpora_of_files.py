@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cases import each
 from confide.errors import MissingDataError
 from confide.text.formats import group_corpora
 from text.generated import put
@@ -20,7 +21,7 @@ def names(folder, *given):
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("files", "expected"),
     [
         (["a.tsv"], {"a": {"train": ["a.tsv"]}}),

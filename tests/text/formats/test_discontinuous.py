@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.text.checking import check, convert
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import FORMATS, read, write
@@ -42,7 +43,7 @@ def _shapes(documents: list[Document]) -> list[tuple[str, str, tuple[tuple[int, 
     )
 
 
-@pytest.mark.parametrize("name", KEPT)
+@each("name", KEPT)
 def test_these_formats_keep_all_fragments(name: str, tmp_path: Path) -> None:
     (again,), lost = _there_and_back([NOTE], name, tmp_path)
     assert _shapes([again]) == _shapes([NOTE])
@@ -53,7 +54,7 @@ def test_these_formats_keep_all_fragments(name: str, tmp_path: Path) -> None:
     assert "discontinuous" not in lost
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@each("name", OTHERS)
 def test_all_others_leave_them_out_by_name(name: str, tmp_path: Path) -> None:
     (again,), lost = _there_and_back([NOTE], name, tmp_path)
     assert lost.count("discontinuous") == 1

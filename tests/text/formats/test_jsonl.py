@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Relation, Sentence
 from confide.text.formats import read, write
@@ -52,8 +53,8 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("form", ["lines", "list", "pretty", "pretty list"])
+@each("variant", VARIANTS)
+@each("form", ["lines", "list", "pretty", "pretty list"])
 def test_variants(tmp_path, variant, form):
     row = {"id": 5, "text": TEXT, **variant}
     content = json.dumps([row] if "list" in form else row, indent=2 if "pretty" in form else None)
@@ -140,7 +141,7 @@ def test_what_doccano_cannot_hold_is_named(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("entity", "kind", "lost"),
     [
         ([0, 19, "X"], "beyond-text", True),
@@ -169,7 +170,7 @@ def test_names_that_clash_and_relations_that_dangle(tmp_path):
     assert kinds(reading.problems) == ["duplicate-id", "dangling-relation"]
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         '{"text": "x"',

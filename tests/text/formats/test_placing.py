@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.text.places import WAYS, place_mentions
 
 WRITTEN, ALIKE, INSIDE, PIECES, MISSPELT = WAYS
@@ -19,7 +19,7 @@ def placed(text, *mentions):
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "mention", "way", "found"),
     [
         ("No pain today.", "pain", WRITTEN, "pain"),
@@ -44,7 +44,7 @@ def test_the_five_ways(text, mention, way, found):
     assert placed(text, mention) == [(way, found)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "mention"),
     [
         ("The average dose", "rage"),  # a short one inside a word

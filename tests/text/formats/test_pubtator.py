@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import read, write
@@ -88,7 +89,7 @@ def test_round_trip(tmp_path_factory, documents):
     assert content(reading.documents) == content(documents)
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "kind", "lost"),
     [
         ("12\t0\t99\tAspirin\tChemical\tD001", "beyond-text", True),
@@ -102,7 +103,7 @@ def test_offsets_that_do_not_fit_are_named(tmp_path, line, kind, lost):
     assert (problem.kind, problem.lost, problem.where) == (kind, lost, f"{path}:2")
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "line"),
     [
         ("12|t|x\n13\t0\t1\tx\tA\t1", 2),

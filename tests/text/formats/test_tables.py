@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.document import Document
 from confide.text.formats import Options, detect, read, write
@@ -24,7 +25,7 @@ def test_a_table_of_notes(tmp_path):
     assert [(p.kind, p.lost) for p in reading.problems] == [("empty-document", False)]
 
 
-@pytest.mark.parametrize(("columns", "ids"), [
+@each(("columns", "ids"), [
     ((0, 2), ["7"]), (("k", "t"), ["7"]), (("t", "k"), ["a, b"]), ((None, -1), ["n:2"]),
 ])  # fmt: skip
 def test_columns_by_number_and_name(tmp_path, columns, ids):

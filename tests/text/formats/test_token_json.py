@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import detect, read
@@ -17,7 +18,7 @@ from text.generated import kinds, put, tokenised
 SAMPLES = {"gliner": published.GLINER, "spert": published.SPERT, "dygie": published.DYGIE}
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@each("name", SAMPLES)
 def test_samples_are_detected_and_read(tmp_path, name):
     path = put(tmp_path, "a.json", SAMPLES[name])
     reading = read(path)
@@ -135,7 +136,7 @@ def test_mentions_of_tokens_that_are_not_there_are_lost_with_their_links(tmp_pat
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("row", [
+@each("row", [
     {"tokenized_text": "a", "ner": []},
     {"tokenized_text": ["a"], "ner": [[0, "one", "X"]]},
     {"tokenized_text": ["a"], "ner": [[0]]},

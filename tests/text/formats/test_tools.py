@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.formats import read
 from text.formats import published
@@ -124,7 +125,7 @@ def test_pubannotation_chains_of_fragments_and_tracks(tmp_path):
     assert kinds(reading.problems) == ["annotators-ignored"]
 
 
-@pytest.mark.parametrize("row", [
+@each("row", [
     {"text": "a", "answer": "accept", "spans": "x"},
     {"text": "a", "denotations": [{"span": 5, "obj": "X"}]},
     {"annotation_id": 1, "text": "a", "label": [{"labels": "x"}]},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import detect, read, write
@@ -68,7 +69,7 @@ def test_white_space_that_is_lost_is_said(tmp_path):
     assert read(tmp_path / "o").documents[0].text == "a b"
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [
+@each(("old", "new", "said"), [
     ("1-2\t3-6\tAda", "1-2\t3-60\tAda", "do not fit their offsets"),
     ("1-2\t3-6\tAda", "1-2\tAda", "not a line"),
     ("#T_RL=", "#T_XX=", "a layer of another form"),

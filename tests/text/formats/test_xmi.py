@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cases import each
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import Options, detect, read, write
@@ -124,7 +125,7 @@ def test_characters_that_xml_cannot_hold(tmp_path):
     assert read(tmp_path / "out").documents[0].text == "a\ufffdb"
 
 
-@pytest.mark.parametrize(("wrong", "said"), [
+@each(("wrong", "said"), [
     (published.XMI.replace("sofaString", "sofaUri"), "without a text"),
     (published.XMI.replace('begin="3"', 'begin="x"', 1), "whole numbers"),
     ("<a/>", "not XMI"),

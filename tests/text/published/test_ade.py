@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.text.checking import check, convert
 from confide.text.formats import detect, group_corpora, read, write
@@ -117,7 +118,7 @@ def test_the_doses_by_themselves_and_gzip(tmp_path):
         assert kinds(reading.problems) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "expected", "problems"),
     [
         # nothing tells which of two
@@ -144,7 +145,7 @@ def test_offsets_that_tell_less_or_contradict(tmp_path, rows, expected, problems
     assert all(problem.lost == (problem.kind in lost) for problem in reading.problems)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "content", "line"),
     [
         ("DRUG-AE.rel", EFFECTS + "1|a b|a|1|2|b\n", 5),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.checking import check
 from confide.text.document import Relation, pair_attributes, stated_pairs
@@ -54,7 +55,7 @@ class TestNyt10:
         assert (reading.format, document.text) == ("nyt10", "ada lovelace of london .")
         assert surfaces(document) == ["ada lovelace", "london"]
 
-    @pytest.mark.parametrize(
+    @each(
         "sentence,head,tail,found",
         [
             ("a_b saw b_c , said b .", "b", "b_c", ["b", "b c"]),  # a word, not a part of one
@@ -90,7 +91,7 @@ class TestNyt10:
         assert (stated_pairs(second), second.relations, len(second.entities)) == ([], (), 1)
         assert third.relations
 
-    @pytest.mark.parametrize("row", ["1\t2\ta\tb\tr\n", "1\t2\ta\t\tr\ta ###END###\n", "1\t" * 9])
+    @each("row", ["1\t2\ta\tb\tr\n", "1\t2\ta\t\tr\ta ###END###\n", "1\t" * 9])
     def test_other_columns_are_an_error(self, tmp_path, row):
         path = put(tmp_path, "a.txt", SIX + row)
         with pytest.raises(FormatError) as caught:
@@ -137,7 +138,7 @@ TOKENS = {
 
 
 class TestOpenNre:
-    @pytest.mark.parametrize("dumps", [json.dumps, repr])
+    @each("dumps", [json.dumps, repr])
     def test_both_forms(self, tmp_path, dumps):
         path = put(tmp_path, "train.txt", f"{dumps(TEXT)}\n{dumps(TOKENS)}\n")
         reading = read(path)
@@ -159,7 +160,7 @@ class TestOpenNre:
         assert caught.value.where == f"{path}:2"
         assert os.getpid()
 
-    @pytest.mark.parametrize(
+    @each(
         "change,kind",
         [
             ({"t": {"name": "Paris", "pos": [22, 28]}}, "text-mismatch"),
@@ -179,7 +180,7 @@ class TestOpenNre:
         lost = kind in ("beyond-text", "empty-span", "mention-not-found")
         assert stated_pairs(document) == ([] if lost else [("T1", "T2")])
 
-    @pytest.mark.parametrize(
+    @each(
         "change",
         [
             *({"t": value} for value in (None, "London", {"pos": [1.5, 2]}, {"pos": [True, 2]})),
@@ -260,7 +261,7 @@ class TestPgr:
         assert ("file", "77") in first.attributes
         assert (first.id, reading.details["curated"]) == ("train:2", "no")
 
-    @pytest.mark.parametrize(
+    @each(
         "label,verdict,holds",
         [("TRUE", "C", True), ("True", "I", False), ("False", "C", False), ("FALSE", "I", True)],
     )
@@ -307,7 +308,7 @@ class TestPgr:
         assert surfaces(reading.documents[0]) == ["BRCA1", "cancer"]
         assert stated_pairs(reading.documents[1]) == []
 
-    @pytest.mark.parametrize(
+    @each(
         "table",
         [
             f"{HEADER}\n77\tx\n",

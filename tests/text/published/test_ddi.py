@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cases import each
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Entity, Relation, stated_pairs
 from confide.text.formats import detect, group_corpora, read, write
@@ -85,7 +86,7 @@ def test_an_interaction_without_a_type_is_left_out_and_named(tmp_path):
     assert stated_pairs(found) == [("d1.s0.e0", "d1.s0.e2"), ("d1.s0.e1", "d1.s0.e2")]
 
 
-@pytest.mark.parametrize(
+@each(
     ("inside", "expected"),
     [
         (entity(0, "0-99", "Aspirin"), [("beyond-text", True)]),
@@ -102,7 +103,7 @@ def test_what_does_not_fit_is_named(tmp_path, inside, expected):
     assert all(p.where == f"{tmp_path / 'd1.xml'}#d1.s0" for p in reading.problems)
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         document((TEXT, entity(0, "0", "x"))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cases import each
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Relation
 from confide.text.formats import detect, group_corpora, read
@@ -71,7 +72,7 @@ def test_a_folder_of_relations_is_not_the_ade_corpus(tmp_path):
         read(tmp_path / "a.rel")
 
 
-@pytest.mark.parametrize(
+@each(
     ("parts", "kind", "lost", "where"),
     [
         ({"con": CON + 'c="x" 9:0 9:0||t="test"'}, "beyond-text", True, "con:4"),
@@ -93,7 +94,7 @@ def test_what_does_not_fit_is_named(tmp_path, parts, kind, lost, where):
     assert (problem.kind, problem.lost, problem.where) == (kind, lost, f"{tmp_path}/n1.{where}")
 
 
-@pytest.mark.parametrize(
+@each(
     ("parts", "where"),
     [
         ({"con": 'c="x" 1:0 1||t="test"'}, "con:1"),

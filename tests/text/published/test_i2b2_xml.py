@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cases import each
 from confide.errors import FormatError
 from confide.text.document import Entity, Relation
 from confide.text.formats import detect, read
@@ -40,7 +41,7 @@ def test_meddocan(tmp_path):
     assert document.entities[0].attributes == ()
 
 
-@pytest.mark.parametrize("shift", [-1, 1])
+@each("shift", [-1, 1])
 def test_offsets_that_count_otherwise(tmp_path, shift):
     page = published.XML_2014
     for number in (13, 23, 29, 32, 41, 44, 48, 52):

@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.checking import check
 from confide.text.document import Document, Entity, Relation, pair_attributes, stated_pairs
@@ -88,7 +89,7 @@ class TestBioBert:
         assert [stated_pairs(document) for document in reading.documents[2:]] == [[], []]
         assert [len(document.relations) for document in reading.documents] == [1, 0, 0, 0]
 
-    @pytest.mark.parametrize("row", ["a @GENE$ b @DISEASE$", "a\tb\t1", "a @GENE$ b @X$\t", "\t1"])
+    @each("row", ["a @GENE$ b @DISEASE$", "a\tb\t1", "a @GENE$ b @X$\t", "\t1"])
     def test_a_line_of_other_columns_is_an_error(self, tmp_path, row):
         path = put(tmp_path, "a.tsv", TABLE + row)
         with pytest.raises(FormatError) as caught:
@@ -133,7 +134,7 @@ class TestChemProt:
         mixed = [*CHEMPROT, {"text": "no marks", "label": "x"}]
         assert read(put(tmp_path, "b.jsonl", lines(mixed))).format == "jsonl"
 
-    @pytest.mark.parametrize(
+    @each(
         "row",
         [
             {"text": "no marks", "label": "x"},
@@ -179,7 +180,7 @@ class TestSemEval:
         assert (problem.kind, problem.lost) == ("no-label", False)
         assert problem.what.startswith("2 sentences")
 
-    @pytest.mark.parametrize(
+    @each(
         ("text", "line"),
         [
             ('1\t"<e1>a</e1> <e2>b</e2>"\nCause Effect', 2),
@@ -197,9 +198,7 @@ class TestSemEval:
         assert caught.value.where == f"{path}:{line}"
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("a.tsv", TABLE), ("a.txt", lines(CHEMPROT)), ("a.TXT", SEMEVAL)]
-)
+@each(("name", "content"), [("a.tsv", TABLE), ("a.txt", lines(CHEMPROT)), ("a.TXT", SEMEVAL)])
 def test_json_lines_hold_everything(tmp_path, name, content):
     documents = read(put(tmp_path, name, content)).documents
     assert write(documents, tmp_path / "b.jsonl", "jsonl") == []

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cases import each
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Relation, pair_attributes, stated_pairs
 from confide.text.formats import detect, read
@@ -23,7 +24,7 @@ PAIRS = segmented(Document("d", TEXT, (
     attributes=pair_attributes([("T2", "T1"), ("T4", "T3")])))  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@each("name", SAMPLES)
 def test_samples_are_detected(tmp_path, name):
     path = put(tmp_path, "a.txt" if name == "semeval" else "a.json", SAMPLES[name])
     assert (detect(path), read(path).format) == (name, name)
