@@ -118,8 +118,8 @@ WORDS = sorted({*DRUGS, *FILLERS, *(word for effect in EFFECTS for word in effec
 def reader(kind: str) -> str:
     """The name of a tiny encoder, or of a tiny BART, that knows these words."""
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
-    from learning.barts import bart_folder
-    from learning.encoders import tiny_bert
+    from training.barts import bart_folder
+    from training.encoders import tiny_bert
 
     if kind == "lightner":
         return named("tiny-bart", lambda folder: bart_folder(folder, words=WORDS))

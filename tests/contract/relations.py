@@ -67,7 +67,7 @@ def write_relation_sites(
 def encoder() -> str:
     """The name of a tiny encoder."""
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
-    from learning.encoders import tiny_bert
+    from training.encoders import tiny_bert
 
     return named("tiny-relations", lambda folder: tiny_bert(folder, initializer_range=0.1))
 

@@ -26,7 +26,7 @@ from confide.text.document import Document, Entity, Relation
 from confide.text.formats import read, write
 from contract.corpus import DRUGS
 from contract.learned import learned
-from learning.encoders import tiny_bert
+from training.encoders import tiny_bert
 
 TEXT = "The aspirin took the nausea .\nThe codeine head the nausea ."
 

@@ -23,7 +23,7 @@ from confide.training.context import cache_folder, contextual
 from confide.training.encoder import load_encoder
 from contract.corpus import tiny, write_sites
 from contract.runs import Asking, Forging, same_run, use_engine
-from learning.encoders import tiny_bert
+from training.encoders import tiny_bert
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 

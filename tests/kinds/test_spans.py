@@ -13,7 +13,7 @@ from confide.api import run
 from confide.jobs.predict import predict
 from confide.settings import parse
 from contract.models import named
-from learning.encoders import tiny_bert
+from training.encoders import tiny_bert
 
 NOTES = [
     ("signs of liver cancer .", [(0, 21, "Finding"), (9, 21, "Disease"), (9, 14, "Site")]),

@@ -23,9 +23,9 @@ from confide.training.encoder import Tuning
 from contract.corpus import tiny
 from contract.models import named
 from contract.runs import same_run
-from learning.encoders import tiny_bert
-from learning.families import FAMILIES
-from learning.families import tiny as of_family
+from training.encoders import tiny_bert
+from training.families import FAMILIES
+from training.families import tiny as of_family
 
 WITH_ENCODER = sorted(
     name

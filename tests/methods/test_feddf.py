@@ -21,9 +21,9 @@ from confide.training.encoder import load_encoder
 from confide.training.weights import load_weights
 from contract.corpus import tiny
 from contract.relations import documents
-from learning.encoders import tiny_bert
 from methods.relation_runs import started, with_train
 from methods.test_feded import softmax
+from training.encoders import tiny_bert
 
 PAIRS = ("feddf-relations", "feddf-tagger", "feddf-encoder", "feddf-spans")
 SITES = ("site-1", "site-2")

@@ -30,8 +30,8 @@ from confide.training.encoder import load_encoder
 from confide.training.weights import load_weights
 from contract.corpus import tiny
 from contract.relations import documents
-from learning.encoders import tiny_bert
 from methods.relation_runs import asked, reply_of, started, with_train
+from training.encoders import tiny_bert
 
 STEP = "train_and_predict"
 

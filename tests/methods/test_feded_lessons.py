@@ -25,9 +25,9 @@ from confide.training.trainer import Lesson
 from confide.training.weights import load_weights
 from contract.corpus import tiny
 from contract.runs import same_run
-from learning.encoders import tiny_bert
 from methods.relation_runs import asked, reply_of, started
 from methods.test_feded import NEAR, STEP, softmax, total_of
+from training.encoders import tiny_bert
 
 PAIRS = ("feded-relations", "feded-tagger", "feded-encoder", "feded-spans")
 every_pair = pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from confide.training.trainer import gradients
 from confide.training.weights import arrays, load_weights
 from contract.corpus import sentences, tiny, write_conll, write_sites
 from contract.runs import use_engine
-from learning.corpora import drawn_batch, tagging_loss
+from training.corpora import drawn_batch, tagging_loss
 
 FedNER = METHODS["fedner-tagger"]
 Memory = Enrolled[TaggerForm]

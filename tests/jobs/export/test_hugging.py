@@ -18,7 +18,7 @@ from confide.kinds.encoder import EncoderForm, TokenTrainer
 from confide.kinds.relations.model import RelationTrainer
 from confide.kinds.relations.site import RelationForm
 from confide.training.encoder import FrozenEncoder, load_encoder
-from learning.families import FAMILIES, tiny
+from training.families import FAMILIES, tiny
 
 OTHER_HEAD = {"modernbert-words", "modernbert-pairs", "longformer-pairs"}
 """ModernBERT's head norms what it reads, so that no setting of it passes a state on; Longformer's

@@ -18,7 +18,7 @@ from confide.kinds.encoder import EncoderForm, TokenTrainer
 from confide.kinds.relations.model import RelationTrainer
 from confide.kinds.relations.site import RelationForm
 from confide.training.encoder import load_encoder
-from learning.families import FAMILIES, tiny
+from training.families import FAMILIES, tiny
 
 UNWRITTEN = "longformer"
 """Its windows depend on the length of a text in a way that neither exporter of torch writes."""

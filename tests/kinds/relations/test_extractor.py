@@ -20,8 +20,8 @@ from contract.corpus import tiny
 from contract.entries import ENTRIES
 from contract.models import folder_of
 from contract.relations import documents, encoder
-from learning.encoders import tiny_bert
 from methods.relation_runs import started
+from training.encoders import tiny_bert
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ from confide.text.document import Document
 from contract.corpus import tiny
 from contract.models import folder_of
 from contract.relations import documents, encoder
-from learning.encoders import tiny_bert
 from methods.relation_runs import started, with_train
+from training.encoders import tiny_bert
 
 EVERY = ("feded-relations", "fedavg-relations", "fedatt-relations")
 PLAIN = Document("plain", "the patient took nothing .")
