@@ -34,7 +34,7 @@ def test_a_reader_that_raises_something_else_is_a_failure(
     """The fuzzer can fail: it sees what damaged archives raised before."""
     readers = fuzzer("readers", root, monkeypatch)
     monkeypatch.setattr("confide.text.files._BROKEN", ())
-    failures = readers.attack(150, 1).failures
+    failures = readers.attack(40, 1).failures
     assert any("ReadError" in failure for failure in failures)
 
 

@@ -90,7 +90,11 @@ def test_a_concept_with_a_comma_is_named_by_bioc(tmp_path: Path) -> None:
 def test_of_corpora_none_is_lost_in_silence(
     file: str, count: int, corpora: Path, tmp_path: Path
 ) -> None:
-    documents = [replace(one, source="") for one in read(corpora / file).documents]
+    documents = [
+        replace(one, source="")
+        for number, one in enumerate(read(corpora / file).documents)
+        if number < 30 or any(len(entity.fragments) > 1 for entity in one.entities)
+    ]
     many = [one for document in documents for one in document.entities if len(one.fragments) > 1]
     assert len(many) == count
     named = [one for document in documents for one in flat_spans(segmented(document))[1]]
