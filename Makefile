@@ -44,7 +44,7 @@ test-browser: $(VENV)/.installed-browser  ## of the slow tests: the pages and th
 
 fuzz: $(VENV)/.installed-dev  ## a month of nights of fuzzers, each date a seed; stop it, and it goes on (NIGHTS=1: tonight's)
 	@mkdir -p build
-	$(BIN)/python benchmarks/fuzz/run.py all --nights $(or $(NIGHTS),30) --record build/fuzz.jsonl
+	$(BIN)/python benchmarks/security/fuzz/run.py all --nights $(or $(NIGHTS),30) --record build/fuzz.jsonl
 
 lint: $(VENV)/.installed-dev  ## style, types and the direction of imports
 	$(BIN)/ruff check

@@ -73,7 +73,8 @@ def save(name: str) -> None:
 
 
 def federated() -> None:
-    rows = table("benchmarks/fedavg/README.md", "## FedAvg with a private vocabulary", "corpus")[1:]
+    page = "benchmarks/papers/fedavg/README.md"
+    rows = table(page, "## FedAvg with a private vocabulary", "corpus")[1:]
     scores = [number(row[2]) for row in rows]
     names = [row[0] for row in rows if row[0]]
     bars(
@@ -91,7 +92,7 @@ def federated() -> None:
 def defaults() -> None:
     rows = [
         row
-        for row in table("benchmarks/defaults/README.md", "## Entities", "corpus")
+        for row in table("benchmarks/defaults/init/README.md", "## Entities", "corpus")
         if row[1] == "700"
     ]
     bars(
@@ -107,7 +108,7 @@ def defaults() -> None:
 
 
 def taggers() -> None:
-    rows = table("benchmarks/fedner/README.md", "## FedNER: four corpora", "strict")[1:]
+    rows = table("benchmarks/papers/fedner/README.md", "## FedNER: four corpora", "strict")[1:]
     names = [row[0] for row in rows if row[0]]
     cells = [row[-1] for row in rows if row[1] == "FedNER"]
     intervals = [list(map(number, re.split(r"[ (]+to | \(", cell))) for cell in cells]
@@ -126,8 +127,9 @@ def taggers() -> None:
 
 
 def unannotated() -> None:
-    rows = table("benchmarks/tags/README.md", "### Outside left open", "tagger-minilm")
-    whole = table("benchmarks/tags/README.md", "### If every site annotated everything", "three")
+    page = "benchmarks/papers/tags/README.md"
+    rows = table(page, "### Outside left open", "tagger-minilm")
+    whole = table(page, "### If every site annotated everything", "three")
     mean = {row[0]: number(row[4]) for row in rows}
     full = {row[0]: number(row[1]) for row in whole}
     corpora = {"three medical corpora": "medical", "CrossNER, five domains": "CrossNER"}
@@ -150,7 +152,7 @@ def unannotated() -> None:
 
 
 def distilled() -> None:
-    rows = table("benchmarks/feded/README.md", "**ChemProt**, 13 relations", "")[1:]
+    rows = table("benchmarks/papers/feded/README.md", "**ChemProt**, 13 relations", "")[1:]
     axes = plt.subplots()[1]
     for name, f1, *_, size in rows:
         if size:
@@ -169,7 +171,7 @@ def distilled() -> None:
 
 
 def winners() -> None:
-    rows = table("benchmarks/lazymil/README.md", "### Several winners")
+    rows = table("benchmarks/papers/lazymil/README.md", "### Several winners")
     scores = {row[0]: list(map(number, row[1:])) for row in rows}
     bars(
         plt.subplots()[1],
@@ -187,7 +189,7 @@ def winners() -> None:
 def noise() -> None:
     head, *rows = (
         [*row[:2], *reversed(row[3:])]
-        for row in table("benchmarks/privacy/README.md", "## Measured", "corpus")
+        for row in table("benchmarks/security/privacy/README.md", "## Measured", "corpus")
     )
     axes = plt.subplots()[1]
     x = list(range(len(head) - 2))
@@ -202,10 +204,8 @@ def noise() -> None:
 
 
 def liars() -> None:
-    rows = {
-        row[0]: row[1:]
-        for row in table("benchmarks/attacks/README.md", "## Measured", "one site of five")[1:]
-    }
+    page = "benchmarks/security/attacks/README.md"
+    rows = {row[0]: row[1:] for row in table(page, "## Measured", "one site of five")[1:]}
     shown = {
         "all five honest": "all honest",
         "its change × −10": "change × −10",
@@ -231,7 +231,7 @@ def liars() -> None:
 
 
 def bytes_() -> None:
-    rows = table("benchmarks/bytes/README.md", "## Measured", "up, down")[1:]
+    rows = table("benchmarks/speed/bytes/README.md", "## Measured", "up, down")[1:]
     axes = plt.subplots()[1]
     for name, _, f1, up, down, *_ in rows:
         total = number(up) + number(down)

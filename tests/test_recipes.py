@@ -130,7 +130,7 @@ def test_spanish_notes_come_with_confide(monkeypatch, tmp_path):
 
 
 def test_spanish_notes_are_what_their_program_writes(root, monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(root / "benchmarks" / "spanish"))
+    monkeypatch.syspath_prepend(str(root / "benchmarks" / "papers" / "spanish"))
     make = importlib.import_module("make")
     shipped = {path.name: path.read_bytes() for path in make.FOLDER.iterdir()}
     assert {path.name: path.read_bytes() for path in make.make(tmp_path)} == shipped

@@ -6,8 +6,8 @@ Those of settings are in `confide.settings.upgrade`.
 from __future__ import annotations
 
 SMALL_BART = (
-    "train a BART with transformers (benchmarks/tags/small_bart.py in confide's repository makes a"
-    " small one), and name its folder as lightner.bart"
+    "train a BART with transformers (benchmarks/papers/tags/small_bart.py in confide's repository"
+    " makes a small one), and name its folder as lightner.bart"
 )
 
 VERBS: dict[str, str] = {

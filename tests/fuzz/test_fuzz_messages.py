@@ -1,4 +1,4 @@
-"""Short runs of the fuzzers of messages and of hostile replies (benchmarks/fuzz)."""
+"""Short runs of the fuzzers of messages and of hostile replies (benchmarks/security/fuzz)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUICK = ("fedavg-tagger", "fedavg-bags")
 
 
 def fuzzer(name: str, root: Path, patch: pytest.MonkeyPatch) -> ModuleType:
-    patch.syspath_prepend(str(root / "benchmarks" / "fuzz"))
+    patch.syspath_prepend(str(root / "benchmarks" / "security" / "fuzz"))
     return importlib.import_module(name)
 
 

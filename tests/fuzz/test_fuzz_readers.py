@@ -1,4 +1,4 @@
-"""Short runs of the fuzzers of readers and of settings (benchmarks/fuzz)."""
+"""Short runs of the fuzzers of readers and of settings (benchmarks/security/fuzz)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confide.text.formats import FORMATS
 
 
 def fuzzer(name: str, root: Path, patch: pytest.MonkeyPatch) -> ModuleType:
-    patch.syspath_prepend(str(root / "benchmarks" / "fuzz"))
+    patch.syspath_prepend(str(root / "benchmarks" / "security" / "fuzz"))
     return importlib.import_module(name)
 
 

@@ -27,7 +27,7 @@ ROUNDS = 60
 @pytest.fixture(autouse=True)
 def alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of one site, which confide refuses: nothing but the noise hides what it sends."""
-    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    monkeypatch.syspath_prepend(str(root / "benchmarks" / "security"))
     for module, name in ((messages, "threshold"), (runs, "threshold"), (messages, "colluders")):
         monkeypatch.setattr(module, name, getattr(module, name))  # undone at the end
     import_module("by_itself").allow()

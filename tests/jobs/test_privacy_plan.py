@@ -128,7 +128,7 @@ def test_the_verb_shows_it(tmp_path: Any) -> None:
 
 
 def test_what_it_cost_elsewhere_is_what_was_measured(root: Path) -> None:
-    lines = (root / "benchmarks/privacy/measured.jsonl").read_text().splitlines()
+    lines = (root / "benchmarks/security/privacy/measured.jsonl").read_text().splitlines()
     cells: dict[tuple[str, str], list[float]] = {}
     for one in map(json.loads, lines):
         if one["how"] == "as ten" and not one["set"]:
@@ -226,7 +226,7 @@ def test_what_settings_say_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_tagger_is_proposed_for_much_text_and_a_last_layer_for_little(tmp_path: Path) -> None:
-    """By ε times the number of units, as benchmarks/privacy has it."""
+    """By ε times the number of units, as benchmarks/security/privacy has it."""
     for units, epsilon, kind in ((5400, 3, "tagger"), (5400, 1, "encoder"), (700, 8, "encoder")):
         plan = privacy_plan(parse_bare("nothing"), epsilon=epsilon, units=units)
         assert {one.key: one.value for one in plan.proposed}["model.kind"] == kind

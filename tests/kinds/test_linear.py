@@ -116,7 +116,7 @@ def test_word_vectors_are_refused(tmp_path: Path) -> None:
 def test_german_legal_text_in_three_sites(tmp_path: Path, corpora: Path) -> None:
     """Leitner et al. 2020: 780 sentences for training, 900 for testing, nineteen types.
 
-    sklearn-crfsuite reaches 63.8 on the pooled text (benchmarks/defaults/peer_crf.py).
+    sklearn-crfsuite reaches 63.8 on the pooled text (benchmarks/defaults/init/peer_crf.py).
     """
     folder = corpora / "german_ler"
     for name, source, count in (("train", "ler_dev", 780), ("test", "ler_test", 900)):

@@ -501,7 +501,7 @@ def test_bids_of_so_many_values_are_the_nearest_and_stay_what_they_are(levels: i
 def test_bids_with_levels_name_no_sentence_and_no_triple_twice(
     tmp_path: Path, temperature: float
 ) -> None:
-    """The attack of benchmarks/attacks/bids.py: values and digests of two rounds are compared."""
+    """The attack of benchmarks/security/attacks/bids.py compares two rounds' values and digests."""
     method, federation, engine = own_sites(tmp_path, TWO)
     state = method.start(federation)
     said: dict[tuple[int, int], Any] = {}

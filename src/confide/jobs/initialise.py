@@ -153,8 +153,8 @@ def of_bags(sites: Sequence[SiteFiles]) -> bool:
 # `init` writes it into [model], [training] and `rounds`.
 #
 # The rule reads the amount of training text, its language and whether an encoder is at hand. It
-# was chosen on development text over the grid of benchmarks/defaults; docs/defaults.md explains
-# it and shows what it reached there.
+# was chosen on development text over the grid of benchmarks/defaults/init; docs/defaults.md
+# explains it and shows what it reached there.
 
 
 ENCODED = frozenset({"en"})

@@ -13,7 +13,7 @@ the best pass of each is chosen on it too. So the model of the run stays unless 
 more than luck: there are at least `LEAST` entities (or relations, ...) in the development text, and
 a randomisation test over its documents gives the gain a chance of at most `LEVEL`. Units of the
 test are documents (of bags, pairs of entities), or blocks of ten neighbouring sentences where
-documents are unknown. `benchmarks/home` says what this does to models that are worse and better.
+documents are unknown. `benchmarks/papers/home` says what this does to worse and to better models.
 
 Passes over the training text stop when development text has not improved for a while. Test text is
 scored for all three and decides nothing.

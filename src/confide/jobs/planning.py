@@ -140,8 +140,8 @@ def budget(run: Path, *, megabytes: float, passes: float | None = None) -> Uploa
 ENOUGH = 10_000
 """ε times the number of units from which on a tagger under noise finds more than a last layer.
 
-In benchmarks/privacy it does so at 16,200 (NCBI-disease, ε = 3) and no longer at 5,600 (CrossNER,
-ε = 8)."""
+In benchmarks/security/privacy it does so at 16,200 (NCBI-disease, ε = 3) and no longer at 5,600
+(CrossNER, ε = 8)."""
 UNDER_NOISE = {"fedner": "dp-fedner", "feded": "dp-feded"}
 """Methods that have a form of their own under noise; for all others there is dp-fedsgd."""
 
@@ -204,7 +204,7 @@ _USUAL = {
     "dp-fedner": (0.2, 100, 1, "as measured: 100 rounds that draw a fifth"),
     "dp-feded": (0.2, 8, 25, "as measured: 8 rounds of 25 steps that draw a fifth"),
 }
-"""Rate, rounds and steps that measured best for a method among those tried (benchmarks/privacy)."""
+"""Rate, rounds and steps that measured best for a method in benchmarks/security/privacy."""
 
 
 def propose_noise(tree: Tree, *, epsilon: float | None, units: int | None) -> SettingsDraft:
@@ -359,7 +359,7 @@ class Against:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The cost of noise on a published corpus (benchmarks/privacy): mean test F1, in percent.
+    """The cost of noise on a published corpus (benchmarks/security/privacy): mean test F1, in %.
 
     Attributes:
         units: how many there were at all sites.

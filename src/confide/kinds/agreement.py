@@ -335,7 +335,7 @@ def _other_keys(parted: Parted) -> FederationError:
 # A word's keyed digest begins with the number of its bucket. Each site counts its words by bucket
 # and says of each bucket whether it has a word there, and only the sums over all sites are seen.
 # A bucket with enough words at enough sites becomes a row, so words of one bucket share a row: of
-# n words in 2^20 buckets, a share of about n / 2^20 (benchmarks/secure/vocabulary.py).
+# n words in 2^20 buckets, a share of about n / 2^20 (benchmarks/security/secure/vocabulary.py).
 #
 # What leaves a site: two numbers for each bucket, in a sum. What never leaves: a word, its digest,
 # how many words the site has.

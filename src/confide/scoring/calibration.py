@@ -94,7 +94,7 @@ AS_IS = Calibrator()
 USUAL = Calibrator(2.0, -0.3)
 """The usual calibrator: the mean of seven models that find entities or relations, with 400 to
 14,000 finds each, whose temperatures were 1.6 to 2.5 and offsets -0.6 to 0.2
-(`benchmarks/calibration`)."""
+(`benchmarks/defaults/calibration`)."""
 SPREAD = 0.08, 0.3
 """The spread of slopes (1 / temperature) and offsets about that: standard deviations."""
 ALIKE = 2.0

@@ -136,7 +136,7 @@ def find_bart(place: str) -> PretrainedBart:
         raise SettingsError(
             "LightNER needs a BART, and the settings name none",
             expected="lightner.bart: a folder, or a name on the hub",
-            fix="for a small one of your own, see benchmarks/tags/small_bart.py",
+            fix="for a small one of your own, see benchmarks/papers/tags/small_bart.py",
         )
     return load_bart(str(locate(place)) if place.startswith("$") else place)
 

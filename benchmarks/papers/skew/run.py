@@ -1,0 +1,123 @@
+"""Methods for sites that differ: what each gains over FedAvg, each site alone and all text pooled.
+
+    python benchmarks/papers/skew/run.py --out runs/skew [--data NAME...] [--methods NAME...]
+    python benchmarks/papers/skew/run.py --table
+
+Finished cells are lines of measured.jsonl and are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from confide.runs.folder import RunFolder
+from confide.runs.run import run
+from confide.tasks import TASKS
+
+HERE = Path(__file__).parent
+DATA: dict[str, tuple[str, tuple[str, ...]]] = {
+    "CrossNER, five domains": ("crossner-domains", ("rounds=20", "select.every=2")),
+    "ChemProt, Dirichlet 0.1": (
+        str(HERE / "chemprot.toml"),
+        ("rounds=8", "select.every=2"),
+    ),
+    "CrossNER, an encoder": (
+        "crossner-domains",
+        (
+            "rounds=6", "select.every=2", "model.kind=encoder", "training.learning_rate=1e-4",
+            "training.optimiser=adamw", "options.rows=all",
+        ),
+    ),
+}  # fmt: skip
+"""The settings of each corpus: a recipe or a file, and what is changed."""
+METHODS = ("alone", "fedavg", "fedprox", "scaffold", "ditto", "feddyn", "fedbn", "pooled")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/skew"))
+    parser.add_argument("--keep", type=Path, default=HERE / "measured.jsonl")
+    parser.add_argument("--data", nargs="+", default=list(DATA), choices=DATA)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--set", nargs="+", default=[], help="settings of the method to try")
+    parser.add_argument("--table", action="store_true", help="print what was measured")
+    given = parser.parse_args()
+    kept = given.keep.read_text().splitlines() if given.keep.exists() else []
+    lines = [json.loads(line) for line in kept]
+    if given.table:
+        table(lines)
+        return
+    done = {(one["data"], one["method"], one["seed"], tuple(one["set"])) for one in lines}
+    for seed in given.seeds:
+        for data in given.data:
+            for method in given.methods:
+                if (data, method, seed, tuple(given.set)) in done:
+                    continue
+                line = json.dumps(measured(data, method, seed, given))
+                print(line[:200], file=sys.stderr, flush=True)
+                with open(given.keep, "a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+
+
+def measured(data: str, method: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
+    """One run: F1 over all sites and at each, on test and development text, bytes and seconds."""
+    settings, own = DATA[data]
+    label = "-".join([method, str(seed), *given.set]).replace("/", "_")
+    folder = given.out / data.replace(" ", "-") / label
+    if method in ("alone", "pooled"):
+        own = tuple(one for one in own if not one.startswith("rounds"))
+    overrides = (*own, f"method={method}", f"seed={seed}", *given.set)
+    began = time.process_time()
+    result = run(
+        settings, overrides=overrides, out=folder, resume=RunFolder(folder).is_taken()
+    ).result
+    task = TASKS[result.task]
+    score = lambda scores: 100 * (task.value(scores, task.kinds[0]) or 0.0)  # noqa: E731
+    return {
+        "data": data, "method": method, "seed": seed, "set": given.set, "rounds": result.rounds,
+        "f1": score(result.scores.overall),
+        "sites": {site: score(own) for site, own in result.scores.sites.items()},
+        "dev": score(result.dev) if result.dev else None,
+        "up": statistics.mean(result.bytes.up.values()) / 1e6 if result.bytes else 0.0,
+        "cpu": round(time.process_time() - began),
+        "date": date.today().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+    }  # fmt: skip
+
+
+def table(lines: list[dict[str, Any]]) -> None:
+    """One row a corpus and method: mean over the seeds, the worst site, and what it costs."""
+    print("| corpus | method | seeds | test F1 | mean of sites | worst site | MB up | seconds |")
+    print("|---|---|---|---|---|---|---|---|")
+    for data in DATA:
+        for method in METHODS:
+            rows = [
+                one
+                for one in lines
+                if (one["data"], one["method"], one["set"]) == (data, method, [])
+            ]
+            if not rows:
+                continue
+            f1 = [one["f1"] for one in rows]
+            spread = f" ± {statistics.stdev(f1):.1f}" if len(f1) > 1 else ""
+            mean = statistics.mean(statistics.mean(one["sites"].values()) for one in rows)
+            worst = statistics.mean(min(one["sites"].values()) for one in rows)
+            up, cpu = (statistics.mean(one[key] for one in rows) for key in ("up", "cpu"))
+            print(
+                f"| {data} | {method} | {len(rows)} | {statistics.mean(f1):.1f}{spread} |"
+                f" {mean:.1f} | {worst:.1f} | {up:.3g} | {cpu:.0f} |"
+            )
+
+
+if __name__ == "__main__":
+    main()
