@@ -16,7 +16,7 @@ Who does a round first alternates. Its batches have shapes that the process has 
 PyTorch's kernels are made, and the second side finds them made. The collector of garbage does not
 go through the corpus, which takes as long as a round and would fall upon one side or the other.
 
-    python benchmarks/papers/fedner/iteration.py [--sites 3] [--rounds 20] [--blocks 5]
+    python benchmarks/speed/federation/iteration.py [--sites 3] [--rounds 20] [--blocks 5]
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import Clock, keep, settings_for, text_files
 from torch import nn
 
 from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Federation
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.ledger import Ledger
-from confide.kinds.tagger.site import encoded_text, tagger_of
-from confide.methods.fedner import FedNER, FedNERState
+from confide.methods import METHODS
+from confide.methods.fedner import FedNERState
 from confide.runs.sites import gather
 from confide.seeds import derive_seed, seeded
 from confide.settings import Settings
 from confide.training.batches import Encoded
 from confide.training.tagger import Tagger, batch_of, drawn_rows, lose_words
+from confide.training.weights import load_weights
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
 
-from common import Clock, keep, settings_for, text_files
 from crf_epochs import tagging_loss
 
+FEDNER = METHODS["fedner-tagger"]
 SHARED = ("word", "character", "cnn")
 SAME = 3  # rounds after which both sides must have the same weights
 
@@ -66,7 +67,9 @@ class Bare:
         rate = settings.training.learning_rate
         for name, host in sorted(hosts.items()):
             memory = host._memory.latest()
-            model = tagger_of(memory, {**state.weights, **memory.own})
+            desk = memory.form.at(host.site)
+            model = desk.trainer.initial(0)
+            load_weights(model, memory.now(state.weights))
             first = next(iter(self._models.values()), model)
             for part in SHARED:
                 setattr(model, part, getattr(first, part))
@@ -74,8 +77,7 @@ class Bare:
             own = [*model.bilstm.parameters(), *model.crf.parameters()]
             self._models[name] = model
             self._private[name] = torch.optim.Adam(own, lr=rate, fused=True)
-            text = encoded_text(host.site, memory)
-            self._texts[name] = (text, memory.batch_size, memory.share)
+            self._texts[name] = (desk.own.text, memory.batch_size, memory.share)
         self._shared = [p for part in SHARED for p in getattr(first, part).parameters()]
         self._server = torch.optim.Adam(self._shared, lr=rate, fused=True)
 
@@ -141,11 +143,11 @@ def measure(
 ) -> tuple[list[dict[str, float]], float]:
     """Seconds of an iteration on both sides, block by block; how far apart they were at `SAME`."""
     gathered = gather(settings, folder / "sites", key_file=Path(str(settings.key)))
-    steps = {step.name: step for step in FedNER.steps}
-    hosting = Hosting(steps, FedNER.Memory, settings.seed, every=10**9)
+    steps = {step.name: step for step in FEDNER.steps}
+    hosting = Hosting(steps, FEDNER.Memory, settings.seed, every=10**9)
     engine = SequentialEngine(gathered.specs, hosting)
     federation = Federation(engine, seed=settings.seed, ledger=Ledger(folder / "ledger.jsonl"))
-    method = FedNER(settings)
+    method = FEDNER(settings)
     state = method.start(federation)
     bare = Bare(settings, state, engine._hosts)
 
