@@ -25,7 +25,7 @@ key = "simulated"
 rounds = 1
 
 [data]
-format = "jsonl"
+format = "opennre"
 dev_share = 0.01
 test_share = 0.01
 

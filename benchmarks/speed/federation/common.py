@@ -78,7 +78,7 @@ def settings_for(files: Mapping[str, str], *, sites: int, rounds: int, **changes
     tree = {
         "name": "benchmark",
         "rounds": rounds,
-        "data": {"format": "conll", "scheme": "iob2"},
+        "data": {"format": "conll", "scheme": "iob2", "train_on": "file tokens"},
         "split": {"sites": sites, **files},
         "training": {"local_epochs": 1},
     }

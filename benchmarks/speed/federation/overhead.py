@@ -317,6 +317,7 @@ def main() -> None:
             rounds=args.rounds,
             key=f'"{key_file}"',
             **{"training.batch_size": args.batch, "select.by": '"last"'},
+            **{"training.optimiser": '"sgd"', "training.learning_rate": 0.015},
         )
         measure(settings.model_copy(update={"rounds": 1}), read_key(key_file), folder)  # warm up
         for turn in range(args.repeat):
