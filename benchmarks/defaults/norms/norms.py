@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
-import confide.methods  # noqa: F401  those who call `bounded` are there, to be listened to
 from confide import api
 from confide.federation import guards
 
 
 def listen() -> list[float]:
-    """Let whoever bounds a change note its norm first; the list that they are noted in."""
-    bounded, found = guards.bounded, []
+    """Let the guard `max_norm` note each norm before it bounds; the list that they are noted in."""
+    bounded, near, found = guards.bounded, guards.near, []
 
     def noting(change, most, *, times=1.0):
-        squares = (np.square(array, dtype=np.float64).sum() for array in change.values())
-        found.append(math.sqrt(sum(map(float, squares))) / times)
+        found.append(guards.norm_of(change.values()) / times)
         return bounded(change, most, times=times)
 
-    for module in list(sys.modules.values()):
-        if getattr(module, "bounded", None) is bounded:
-            module.bounded = noting
+    def noting_near(weights, before, most, *, times=1.0):
+        found.append(guards.norm_of(guards._apart(weights, before)) / times)
+        return near(weights, before, most, times=times)
+
+    guards.bounded, guards.near = noting, noting_near
     return found
 
 

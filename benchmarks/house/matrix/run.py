@@ -70,6 +70,8 @@ KINDS: dict[str, tuple[str, ...]] = {
         "training.optimiser=adamw",
         "training.learning_rate=1e-4",
     ),
+    "spans": ("model.kind=spans", "training.optimiser=adamw", "training.learning_rate=1e-4"),
+    "linear": ("model.kind=linear",),
     "relations": (),
     "bags": (),
 }

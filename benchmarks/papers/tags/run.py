@@ -6,7 +6,7 @@
 Sites with corpora of their own annotate a part of the types each, as drawn by the paper's App. D
 among the types that a corpus has: each site has one type to itself, every other type is annotated
 at one or two sites. Test text keeps all types of its corpus. Every run is the recipe `tags-medical`
-or `tags-crossner` with these `knows`. Finished runs are kept, unfinished ones are resumed.
+or `tags-crossner` with these `annotates`. Finished runs are kept, unfinished ones are resumed.
 `table.py` turns the folder into tables.
 """
 
@@ -64,7 +64,9 @@ COMPLETE = "complete"
 
 def annotated(tree: Mapping[str, Any]) -> dict[str, list[str]]:
     """The types of each site's corpus, under their common names."""
-    return {site["name"]: sorted({*site["knows"], *site["test_knows"]}) for site in tree["site"]}
+    return {
+        site["name"]: sorted({*site["annotates"], *site["test_annotates"]}) for site in tree["site"]
+    }
 
 
 def drawn(has: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
@@ -106,10 +108,10 @@ def main() -> None:
                 overrides = [*KINDS[kind], f"seed={draw}", *everything[name]]
                 tree = read_tree(recipe)
                 for site in tree["site"]:
-                    site["test_knows"] = has[site["name"]]
+                    site["test_annotates"] = has[site["name"]]
                     if given.small_dev:
                         site.pop("dev", None)
-                    site["knows"] = (has if name == COMPLETE else knows)[site["name"]]
+                    site["annotates"] = (has if name == COMPLETE else knows)[site["name"]]
                 out = given.out / given.corpora / kind / f"{name}-{draw}"
                 one(out, parse(tree, [*overrides, *given.overrides]))
 

@@ -100,7 +100,7 @@ def engine_with(lie: Lie | None, liar: str) -> type[SequentialEngine]:
                     continue
                 ask = decode(TRAIN.ask, asks[found.site])
                 reply = restore_reply(TRAIN, ask, decode(TRAIN.reply, found.reply))
-                before = {name: TRAIN.start(ask, reply, name) for name in reply.weights}
+                before = {name: TRAIN.learnt.begun(ask, reply, name) for name in reply.weights}
                 sent = lie(before, reply.weights, round)
                 for name, seen_V in reply.seen.items():
                     sent[name] = sent[name] * (seen_V[:, None] > 0)  # else the lie shows
