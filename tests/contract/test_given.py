@@ -38,7 +38,7 @@ TO_EACH = {
 """Steps that ask each site something of its own."""
 CACHED = {
     # of text, of the form, or of an ask whose digest is in the key
-    "desk", "train examples", "own types", "all types", "fingerprint", "units",
+    "site_model", "train examples", "own types", "all types", "fingerprint", "units",
     "completing annotated", "completing slopes",
 }  # fmt: skip
 """What sites keep in their processes, beside what they remember."""

@@ -1,4 +1,4 @@
-"""The desk of a kind that finds entities: nothing of one form is left when another one comes."""
+"""The site model of entities: nothing of one form is left when another one comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pairs share: a site takes the form, keeps one desk of it, and scores with it."""
+"""What all pairs share: a site takes the form, keeps one site model of it, and scores with it."""
 
 from __future__ import annotations
 

@@ -39,10 +39,10 @@ def test_rows_and_labels_say_the_same_spans_again() -> None:
     assert public.sentences == [["signs", "of", "liver", "cancer", "."], ["No", "cyst", "."]]
     assert public.rows == len(labels) == (3 + 3 + 3 + 2 + 1) + (3 + 2 + 1)
     assert public.row_sentences.tolist() == [0] * 12 + [1] * 6
-    assert sorted(public.told(labels)[0]) == [
+    assert sorted(public.labelled_spans(labels)[0]) == [
         (2, 3, "Site"), (2, 4, "Disease"), (2, 4, "Finding"),
     ]  # fmt: skip
-    assert public.told(labels)[1] == [] and public.told([]) == [[], []]
+    assert public.labelled_spans(labels)[1] == [] and public.labelled_spans([]) == [[], []]
     wide, labels = public_spans([NESTED], width=4, types=TYPES)
     assert (0, 4, "Finding") in wide.told(labels)[0]
 

@@ -13,7 +13,7 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import decode, decode_file, encode, forms_of
 from confide.federation.seals import is_digest
 from confide.kinds import public as sentences
-from confide.kinds.encoder import EncoderForm
+from confide.kinds.encoder import EncoderSpec
 from confide.kinds.public import MOST_TOKENS, PublicSentences
 from confide.text.document import Document, Entity
 from confide.training.batches import TagSet, examples_from
@@ -30,9 +30,9 @@ DOCUMENTS = [
 ]
 
 
-def form_of(tags: TagSet = TAGS) -> EncoderForm:
+def form_of(tags: TagSet = TAGS) -> EncoderSpec:
     """A form with these tags."""
-    return EncoderForm(list(tags.types), tags.scheme, "minilm", "0" * 64, 0.1, 128, "all")
+    return EncoderSpec(list(tags.types), tags.scheme, "minilm", "0" * 64, 0.1, 128, "all")
 
 
 def public_of(*documents: Document, tags: TagSet = TAGS) -> PublicSentences:

@@ -14,11 +14,11 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.kinds.pieces import token_batch
-from confide.kinds.spans import SpanForm, SpanTrainer
+from confide.kinds.spans import SpanSpec, SpanTrainer
 from confide.training.batches import Example, Window
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
-from confide.training.trainer import NEVER, Cells, Lesson, cells_from
+from confide.training.trainer import NEVER, Cells, DistillationTarget, cells_from
 from confide.training.weights import arrays, load_weights
 from training.encoders import tiny_bert
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(folder: Path, longest: int = 32) -> SpanTrainer:
     return SpanTrainer(
-        load_encoder(str(folder)), SpanForm(TYPES, width=WIDTH, dropout=0.0, longest=longest)
+        load_encoder(str(folder)), SpanSpec(TYPES, width=WIDTH, dropout=0.0, longest=longest)
     )
 
 
@@ -115,9 +115,9 @@ def test_a_step_goes_down_the_loss_of_the_formula(
     each = labelled * np.array([0.5, 0.0, 2.0], np.float32)
     model = trainer.initial(1)
     before = arrays(model)
-    lesson = Lesson(taught, temperature, each[[number for number, _, _ in rows]])
+    target = DistillationTarget(taught, temperature, each[[number for number, _, _ in rows]])
     report = trainer.distil(
-        model, encoded, lesson=lesson, epochs=1, batch_size=3, optimiser=SGD, seed=1
+        model, encoded, target=target, epochs=1, batch_size=3, optimiser=SGD, seed=1
     )
     after = arrays(model)
 
@@ -163,7 +163,7 @@ def test_a_student_comes_to_say_its_teacher_s_sigmoids(longest: int, folder: Pat
     trainer.distil(
         model,
         encoded,
-        lesson=Lesson(taught, 1.0, np.zeros(len(taught), np.float32)),
+        target=DistillationTarget(taught, 1.0, np.zeros(len(taught), np.float32)),
         epochs=150,
         batch_size=3,
         optimiser=replace(SGD, name="adam", learning_rate=0.01),

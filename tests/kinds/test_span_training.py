@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import DataError
 from confide.kinds.pieces import predict_token_batches
-from confide.kinds.spans import SpanForm, SpanTrainer, annotated_spans, gold_of, inside_spans
+from confide.kinds.spans import SpanSpec, SpanTrainer, annotated_spans, gold_of, inside_spans
 from confide.text.document import Document, Entity
 from confide.training.batches import Example, examples_from, nested_spans
 from confide.training.encoder import load_encoder
@@ -31,7 +31,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> SpanTrainer:
     folder: Path = tiny_bert(
         tmp_path_factory.mktemp("span") / "bert", words=WORDS, initializer_range=0.1
     )
-    form = SpanForm(TYPES, width=4, dropout=0, longest=32)
+    form = SpanSpec(TYPES, width=4, dropout=0, longest=32)
     return SpanTrainer(load_encoder(str(folder)), form)
 
 
@@ -98,7 +98,7 @@ def test_open_leaves_out_what_the_site_did_not_look_for(trainer):
 def test_slopes_are_the_gradients_of_the_last_layer(trainer):
     text, own = encoded(trainer, source=("Site",))
     model = trainer.initial(2)
-    found = trainer.slopes(model, own)
+    found = trainer.row_gradients(model, own)
     (batch,) = predict_token_batches(text)
     for loss, slopes in zip(
         trainer.losses(model, own, batch, output=model(batch)),

@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.errors import DataError, SettingsError
-from confide.kinds.encoder import EncoderForm, TokenTrainer, split_loss
+from confide.kinds.encoder import EncoderSpec, TokenTrainer, split_loss
 from confide.kinds.pieces import token_batch
 from confide.training.batches import Example, TagScheme
 from confide.training.crf import weights_outside
@@ -25,7 +25,7 @@ from confide.training.optimisers import Optimiser
 from confide.training.weights import arrays
 from training.encoders import LIMIT, Reference, tiny_bert, tiny_roberta
 
-FORM = EncoderForm(types=("drug", "effect"), longest=LIMIT)
+FORM = EncoderSpec(types=("drug", "effect"), longest=LIMIT)
 ADAM = Optimiser("adamw", learning_rate=5e-3)
 BOTH = {"drug", "effect"}
 
@@ -191,7 +191,7 @@ def test_long_sentences_are_found_across_windows(bert: Path) -> None:
     right = {span[:3] for span in long} & set(spans)
     assert len(right) > 0.8 * len(spans)
     encoded = made.annotated(text, [spans, EXAMPLES[0].spans], source=BOTH)
-    assert made.slopes(model, encoded).source_SG.shape[0] == len(text) == len(encoded)
+    assert made.row_gradients(model, encoded).source_SG.shape[0] == len(text) == len(encoded)
 
 
 def test_find_does_not_depend_on_the_batch_nor_on_annotation(bert: Path) -> None:
@@ -266,7 +266,7 @@ def test_weights_find_their_rows(bert: Path) -> None:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     encoded = made.annotated(made.prepared(EXAMPLES), SPANS, source={"drug"})
-    slopes = made.slopes(model, encoded)
+    slopes = made.row_gradients(model, encoded)
     wanted = (slopes.source_SG * weights[:, None] + slopes.target_SG).mean(0)
     before = model.tag.weight.detach().clone()
     made.fit(
@@ -286,7 +286,7 @@ def test_slopes_equal_a_loop_over_rows(bert: Path) -> None:
     made = trainer(bert)
     model, encoded, _ = fitted(made, epochs=1)
     model.train()
-    found = made.slopes(model, encoded)
+    found = made.row_gradients(model, encoded)
     assert model.training
     model.eval()
     for row in range(40):
@@ -296,7 +296,7 @@ def test_slopes_equal_a_loop_over_rows(bert: Path) -> None:
             np.testing.assert_allclose(have[row], wanted.flatten().numpy(), atol=1e-5)
     assert found.source_SG.dtype == np.float32
     none = made.annotated(encoded.text, [[]] * 40, source=set())
-    assert not made.slopes(model, none).target_SG.any()
+    assert not made.row_gradients(model, none).target_SG.any()
 
 
 def test_the_same_seed_trains_the_same_bits(bert: Path) -> None:

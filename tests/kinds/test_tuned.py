@@ -14,7 +14,7 @@ from cases import each
 from confide.errors import SettingsError
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode_file, encode
-from confide.kinds.encoder import EncoderForm
+from confide.kinds.encoder import EncoderSpec
 from confide.methods import METHODS
 from confide.runs.loading import open_models
 from confide.runs.run import run
@@ -90,14 +90,14 @@ def test_without_an_encoder_there_is_nothing_to_tune(pair: str, tmp_path: Path) 
 
 
 def test_a_form_of_before_means_the_whole_encoder() -> None:
-    form = EncoderForm(["Drug"], "iobes", "tiny", "d" * 64, 0.1, 32, "all")
+    form = EncoderSpec(["Drug"], "iobes", "tiny", "d" * 64, 0.1, 32, "all")
     data = encode(form).replace(b'\\"tuning\\":\\"all\\"', b'\\"tunimg\\":\\"all\\"')
     assert b"tunimg" in data
     with pytest.raises(Exception, match="unknown field"):
-        decode_file(EncoderForm, data)
+        decode_file(EncoderSpec, data)
     old = encode(form).replace(b',\\"tuning\\":\\"all\\"', b" " * len(b',\\"tuning\\":\\"all\\"'))
-    assert decode_file(EncoderForm, old).tuning == ""
-    assert str(Tuning.of(decode_file(EncoderForm, old).tuning)) == "all"
+    assert decode_file(EncoderSpec, old).tuning == ""
+    assert str(Tuning.of(decode_file(EncoderSpec, old).tuning)) == "all"
 
 
 @pytest.mark.parametrize("micro_batch_size", [2])

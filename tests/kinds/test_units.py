@@ -14,7 +14,7 @@ from cases import each
 from confide.federation.site import Site
 from confide.kinds.entities import clipped_sum, units_of
 from confide.methods import METHODS
-from confide.privacy.noise import UnitSlopes, square_of
+from confide.privacy.noise import UnitGradients, square_of
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.runs.sites import gather
@@ -47,8 +47,8 @@ def test_two_documents_of_one_name_are_two_units_but_one_patient() -> None:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The desk of a site, and weights of its form."""
+def site_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The site model of a site, and weights of its form."""
     folder = tmp_path_factory.mktemp(request.param)
     return desk_of(folder, request.param)
 
@@ -63,26 +63,26 @@ def desk_of(folder: Path, kind: str, *overrides: str) -> Any:
     return state.form.at(site), state.weights
 
 
-def units(desk: Any, kind: str = "document") -> list[NDArray[np.int64]]:
-    return units_of(desk.places, desk.site.train, unit=kind)
+def units(site_model: Any, kind: str = "document") -> list[NDArray[np.int64]]:
+    return units_of(site_model.places, site_model.site.train, unit=kind)
 
 
-def test_every_row_is_in_one_unit(desk: Any) -> None:
-    rows = np.concatenate(units(desk[0]))
-    assert sorted(rows.tolist()) == list(range(len(desk[0].places)))
+def test_every_row_is_in_one_unit(site_model: Any) -> None:
+    rows = np.concatenate(units(site_model[0]))
+    assert sorted(rows.tolist()) == list(range(len(site_model[0].places)))
     assert len(rows) > 4
 
 
-def by_unit(desk: Any, weights: Any, units: Any) -> list[dict[str, NDArray[np.float32]]]:
+def by_unit(site_model: Any, weights: Any, units: Any) -> list[dict[str, NDArray[np.float32]]]:
     """Every unit's gradient, in the order of the units."""
     found: dict[int, dict[str, NDArray[np.float32]]] = {}
-    for some in desk.unit_gradients(weights, units):
+    for some in site_model.unit_gradients(weights, units):
         found |= dict(zip(some.numbers_U.tolist(), some.each(weights), strict=True))
     assert sorted(found) == list(range(len(units)))
     return [found[number] for number in range(len(units))]
 
 
-def by_autograd(desk: Any, weights: Any, rows: NDArray[np.int64]) -> dict[str, Any]:
+def by_autograd(site_model: Any, weights: Any, rows: NDArray[np.int64]) -> dict[str, Any]:
     """One unit's gradient by the reference: the whole model, and nothing but this unit."""
     calls: list[Any] = []
 
@@ -92,7 +92,7 @@ def by_autograd(desk: Any, weights: Any, rows: NDArray[np.int64]) -> dict[str, A
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("confide.training.trainer.unit_gradients", caught)
-        assert not list(desk.unit_gradients(weights, [rows]))
+        assert not list(site_model.unit_gradients(weights, [rows]))
     found: dict[str, Any] = calls[0]
     return found
 
@@ -136,9 +136,9 @@ def test_gradients_of_units_together_are_those_that_autograd_gives(
         assert bool(most) == bool(len(rows))
 
 
-def test_gradients_are_those_of_each_unit_by_itself(desk: Any) -> None:
+def test_gradients_are_those_of_each_unit_by_itself(site_model: Any) -> None:
     """Of several units at once, and of one."""
-    own, weights = desk
+    own, weights = site_model
     together = by_unit(own, weights, SOME)
     for rows, found in zip(SOME, together, strict=True):
         (alone,) = by_unit(own, weights, [rows])
@@ -152,8 +152,8 @@ def test_gradients_are_those_of_each_unit_by_itself(desk: Any) -> None:
         )
 
 
-def _slopes(count: int, *, but: int = -1) -> Iterator[UnitSlopes]:
-    yield from (UnitSlopes.of(one) for n, one in enumerate(_gradients(count)) if n != but)
+def _slopes(count: int, *, but: int = -1) -> Iterator[UnitGradients]:
+    yield from (UnitGradients.of(one) for n, one in enumerate(_gradients(count)) if n != but)
 
 
 def _gradients(count: int) -> Iterator[dict[str, NDArray[np.float32]]]:

@@ -1,4 +1,4 @@
-"""What a desk says a model loses is what training minimises, without dropout, for every kind."""
+"""The losses of a site model are what training minimises, without dropout, for every kind."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def bench_of(kind: str, folder: Path, *overrides: str):
 @each("kind", KINDS)
 def test_nothing_is_dropped(kind: str, tmp_path: Path) -> None:
     bench = bench_of(kind, tmp_path)
-    desk, config = bench._desk, bench.at_home(1)
+    site_model, config = bench._site_model, bench.at_home(1)
     documents = [*bench.spec.train, *bench.spec.test]
-    first, again = (desk.losses(bench.weights, config, documents) for _ in range(2))
+    first, again = (site_model.losses(bench.weights, config, documents) for _ in range(2))
     assert len(first.losses_U) == len(first.documents_U) == len(first.marks) > 0
     assert np.array_equal(first.losses_U, again.losses_U)
     assert (first.losses_U > 0).all()
     assert first.documents_U.max() < len(documents)
     # one document after another gives the same: batches do not matter
     if first.units != "bags":
-        alone = [desk.losses(bench.weights, config, [one]).losses_U for one in documents[:4]]
+        alone = [site_model.losses(bench.weights, config, [one]).losses_U for one in documents[:4]]
         joined = np.concatenate(alone)
         assert joined == pytest.approx(first.losses_U[: len(joined)], rel=1e-4, abs=1e-5)
 
@@ -57,11 +57,11 @@ def test_it_is_what_training_minimises(kind: str, tmp_path: Path) -> None:
         batch_size=10_000, word_dropout=0.0,
     )  # fmt: skip
     spec, weights = bench.spec, bench.weights
-    desk = bench.form.at(spec.in_process({}))
-    found = desk.losses(weights, config, spec.train)
+    site_model = bench.form.at(spec.in_process({}))
+    found = site_model.losses(weights, config, spec.train)
     sizes = np.ones(len(found.losses_U))
     if found.units == "sentences":
         sizes = np.array([len(s.tokens) for d in spec.train for s in segmented(d).sentences])
-    fitted = desk.fit(weights, config, seed=1)
+    fitted = site_model.fit(weights, config, seed=1)
     loose = 0.1 if kind in ("encoder", "spans", "relations") else 1e-4  # dropout of its files
     assert (found.losses_U * sizes).mean() == pytest.approx(fitted.loss, rel=loose)

@@ -32,7 +32,7 @@ from confide.kinds.agreement import (
     number_words,
 )
 from confide.kinds.protocol import Kept
-from confide.kinds.tagger.site import TaggerForm
+from confide.kinds.tagger.site import TaggerSpec
 from confide.settings.tables import VocabularyTable
 from confide.text.document import Document, Entity
 from confide.training.vocabulary import DIGEST_BYTES, KeyedVocabulary, keyed_digest, normalise
@@ -67,7 +67,7 @@ def federation(
         for name, train in texts.items()
     ]
     steps = {step.name: step for step in (CHECK_KEY, COUNT_VOCABULARY)}
-    engine = SequentialEngine(specs, Hosting(steps, Kept[TaggerForm], 1))
+    engine = SequentialEngine(specs, Hosting(steps, Kept[TaggerSpec], 1))
     return Federation(engine, seed=1, ledger=Ledger(), at_least=at_least)
 
 

@@ -27,7 +27,7 @@ from confide.methods.dp_fedsgd import Noisy, NoisySum, add_noisily
 from confide.methods.noise import Noise, budget_of, with_noise
 from confide.privacy.account import Mechanism
 from confide.privacy.accountant import Limit, PrivacyBudget
-from confide.privacy.noise import UnitSlopes
+from confide.privacy.noise import UnitGradients
 from confide.runs.run import run
 from confide.settings import Settings, SplitTable
 from contract.corpus import tiny, write_sites
@@ -58,17 +58,17 @@ class Desk:
 
     def unit_gradients(self, weights: Any, units: Any) -> Any:
         for rows in units:
-            yield UnitSlopes.of({"w": np.sum([self.gradients[int(row)] for row in rows], 0)})
+            yield UnitGradients.of({"w": np.sum([self.gradients[int(row)] for row in rows], 0)})
 
 
 class Form:
-    """A form whose desk is given."""
+    """A form whose site_model is given."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, site_model: Desk) -> None:
+        self.site_model = site_model
 
     def at(self, site: Site) -> Desk:
-        return self.desk
+        return self.site_model
 
 
 def site_of(
@@ -82,8 +82,8 @@ def site_of(
     site = Site("site-1", documents)
     site.member = Alone(honest)
     site.budget = PrivacyBudget(folder / "budget", Limit(epsilon, 1e-5))
-    desk = Desk({n: draw.normal(0, 3, 8).astype(np.float32) for n in range(units)})
-    return site, Kept(Form(desk))
+    site_model = Desk({n: draw.normal(0, 3, 8).astype(np.float32) for n in range(units)})
+    return site, Kept(Form(site_model))
 
 
 ASK = Noisy(
@@ -138,7 +138,9 @@ def test_noise_has_the_variance_that_is_charged(tmp_path: Path) -> None:
     """Of 1,000 rounds, less the sum of the units that were drawn in each."""
     site, memory = site_of(tmp_path, units=3)
     total = clipped_sum(
-        memory.form.desk.unit_gradients(None, [np.arange(1), np.arange(1, 2), np.arange(2, 3)]),
+        memory.form.site_model.unit_gradients(
+            None, [np.arange(1), np.arange(1, 2), np.arange(2, 3)]
+        ),
         like=ASK.weights,
         clip=1.0,
         grid=64,
@@ -158,7 +160,7 @@ def test_honest_sites_share_the_noise_and_the_account_is_of_all(tmp_path: Path) 
     site, memory = site_of(tmp_path, units=1, honest=4)
     ask = noised(rate=1.0, variance=512**2 * 4 + 1)
     site.train = ()
-    memory.form.desk.places = []
+    memory.form.site_model.places = []
     noise = np.array([asked(site, memory, ask, round=n) for n in range(1, 201)])
     share = math.ceil(ask.noise.variance / 4)
     assert 0.88 < noise.var() / share < 1.12
@@ -169,18 +171,18 @@ def test_honest_sites_share_the_noise_and_the_account_is_of_all(tmp_path: Path) 
 def test_units_are_drawn_by_chance_in_secret(tmp_path: Path, monkeypatch: Any) -> None:
     site, memory = site_of(tmp_path, units=200)
     counts: list[int] = []
-    real = memory.form.desk.unit_gradients
+    real = memory.form.site_model.unit_gradients
 
     def count(weights: Any, units: Any) -> Any:
         counts.append(len(units))
         return real(weights, units)
 
-    monkeypatch.setattr(memory.form.desk, "unit_gradients", count)
+    monkeypatch.setattr(memory.form.site_model, "unit_gradients", count)
     for number in range(1, 41):
         asked(site, memory, round=number)
     assert 92 < np.mean(counts) < 108 and 4 < np.std(counts) < 11
     other, same = site_of(tmp_path / "other", units=200)
-    monkeypatch.setattr(same.form.desk, "unit_gradients", count)
+    monkeypatch.setattr(same.form.site_model, "unit_gradients", count)
     asked(other, same)
     first = asked(site, memory)
     assert (asked(other, same) != first).any()  # another site, of the same text: another key
@@ -227,7 +229,9 @@ def test_one_ask_is_answered_with_one_noise_only(tmp_path: Path) -> None:
     """The attack: numbers that differ in the last bit from one machine to the next."""
     site, memory = site_of(tmp_path)
     asked(site, memory)
-    memory.form.desk.gradients = {n: 1.5 * g for n, g in memory.form.desk.gradients.items()}
+    memory.form.site_model.gradients = {
+        n: 1.5 * g for n, g in memory.form.site_model.gradients.items()
+    }
     with pytest.raises(Refusal) as refused:
         asked(site, memory)
     assert refused.value.code == "spent"
@@ -242,7 +246,7 @@ def test_an_empty_draw_sends_noise(tmp_path: Path) -> None:
 
 def test_units_that_are_not_finite_are_zeros_and_refuse_nothing(tmp_path: Path) -> None:
     site, memory = site_of(tmp_path)
-    memory.form.desk.gradients = {n: np.full(8, np.nan, np.float32) for n in range(40)}
+    memory.form.site_model.gradients = {n: np.full(8, np.nan, np.float32) for n in range(40)}
     assert np.abs(asked(site, memory)).max() < 128 * 8
 
 

@@ -20,7 +20,7 @@ from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, peek
 from confide.federation.quantising import restore_reply
 from confide.kinds.protocol import State
-from confide.kinds.tagger.site import TaggerForm
+from confide.kinds.tagger.site import TaggerSpec
 from confide.methods import METHODS, wire
 from confide.methods.fedavg import TRAIN, FedAvgSettings, Train, Update
 from confide.runs.run import run
@@ -170,9 +170,9 @@ def test_the_learning_rate_falls_by_the_global_round(tmp_path: Path) -> None:
 
 
 def test_the_first_weights_depend_on_the_seed_and_the_agreement_only(tmp_path: Path) -> None:
-    def first(*overrides: str, sites: int = 3) -> State[TaggerForm]:
+    def first(*overrides: str, sites: int = 3) -> State[TaggerSpec]:
         method, federation, _ = started(tmp_path, tiny(tmp_path, *overrides, sites=sites))
-        found: State[TaggerForm] = method.start(federation)
+        found: State[TaggerSpec] = method.start(federation)
         return found
 
     one, again, other = first(), first(), first("seed=2")

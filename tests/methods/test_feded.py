@@ -21,7 +21,7 @@ from confide.federation.seals import is_digest
 from confide.kinds.pieces import relation_batch
 from confide.kinds.relations.batches import NO_RELATION, candidates
 from confide.kinds.relations.model import RelationTrainer
-from confide.kinds.relations.site import RelationForm, rules_of
+from confide.kinds.relations.site import RelationSpec, rules_of
 from confide.methods.feded import Predicted, columns, teacher_of
 from confide.runs.run import run
 from confide.seeds import derive_seed
@@ -267,7 +267,7 @@ def test_the_labels_of_the_public_set_are_not_sent(tmp_path: Path) -> None:
     assert not any("label" in name for name in forms_of(method.pair.Memory))
 
 
-FORM = RelationForm(
+FORM = RelationSpec(
     relations=[NO_RELATION, "causes"],
     types=[],
     known_types=[],

@@ -21,7 +21,7 @@ from confide.kinds.relations.model import RelationTrainer
 from confide.methods.feded import held_out, teacher_of, with_past
 from confide.runs.run import run
 from confide.training.encoder import load_encoder
-from confide.training.trainer import Lesson
+from confide.training.trainer import DistillationTarget
 from confide.training.weights import load_weights
 from contract.corpus import tiny
 from contract.runs import same_run
@@ -186,17 +186,17 @@ def test_every_kind_is_given_the_same_lesson(pair: str, tmp_path: Path) -> None:
     real = method._student.learn
 
     def learn(*arguments: Any, **own: Any) -> Any:
-        given.append(own["lesson"])
+        given.append(own["target"])
         return real(*arguments, **own)
 
     method._student.learn = learn
     for number in (1, 2):
         method.round(state, federation, number)
     assert len(given) == 2
-    for lesson in given:
-        assert (lesson.labels_T == 1).all() and len(lesson.labels_T) == state.public.rows
-        assert lesson.temperature == 2
-        np.testing.assert_allclose(lesson.teacher_TY.sum(1), 1, rtol=1e-5)
+    for target in given:
+        assert (target.labels_T == 1).all() and len(target.labels_T) == state.public.rows
+        assert target.temperature == 2
+        np.testing.assert_allclose(target.teacher_TY.sum(1), 1, rtol=1e-5)
 
 
 @every_pair
@@ -210,7 +210,7 @@ def test_a_student_learns_the_labels_also_after_it_read_the_set_without_them(
     teacher_TY = np.full((rows, state.form.classes), 1 / state.form.classes, np.float32)
     ways = {
         "weights": state.weights,
-        "lesson": Lesson(teacher_TY, 1.0, np.ones(rows, np.float32)),
+        "target": DistillationTarget(teacher_TY, 1.0, np.ones(rows, np.float32)),
         "config": engine.asks[STEP, "site-1"].config,
         "seed": 1,
     }
@@ -261,12 +261,12 @@ def test_the_best_pass_on_held_out_sentences_is_kept(
     for public, own in seen:
         assert public.digest == state.public.part(~held_S).digest
         assert own["config"].epochs == 1
-        assert len(own["lesson"].teacher_TY) == len(own["lesson"].labels_T) == (~held_S).sum()
+        assert len(own["target"].teacher_TY) == len(own["target"].labels_T) == (~held_S).sum()
         assert own["labels"] == [x for x, kept in zip(state.labels, ~held_S, strict=False) if kept]
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     q = teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2.0)
     for _, own in seen:
-        np.testing.assert_allclose(own["lesson"].teacher_TY, q[~held_S], atol=1e-6)
+        np.testing.assert_allclose(own["target"].teacher_TY, q[~held_S], atol=1e-6)
     if state.labels:
         names = list(state.form.class_names)
         q = np.array([[name == label for name in names] for label in state.labels])

@@ -21,7 +21,7 @@ from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode, peek
 from confide.federation.quantising import restore_reply
 from confide.jobs.predict import predict
-from confide.kinds.tagger.site import TaggerForm
+from confide.kinds.tagger.site import TaggerSpec
 from confide.methods import METHODS
 from confide.methods.fedner import (
     IMPROVE,
@@ -47,7 +47,7 @@ from contract.runs import use_engine
 from training.corpora import drawn_batch, tagging_loss
 
 FedNER = METHODS["fedner-tagger"]
-Memory = Enrolled[TaggerForm]
+Memory = Enrolled[TaggerSpec]
 
 
 class Seen(SequentialEngine):
@@ -69,9 +69,9 @@ class Seen(SequentialEngine):
                 self.updates[found.site] = whole
             yield found
 
-    def memory(self, site: str) -> Enrolled[TaggerForm]:
+    def memory(self, site: str) -> Enrolled[TaggerSpec]:
         """What a site remembers now."""
-        found: Enrolled[TaggerForm] = self._hosts[site]._memory.latest()
+        found: Enrolled[TaggerSpec] = self._hosts[site]._memory.latest()
         return found
 
 
@@ -109,11 +109,11 @@ def test_one_site_learns_what_it_would_without_a_federation(
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     memory = engine.memory("site-1")
-    desk = memory.form.at(engine._hosts["site-1"].site)
-    model: Any = desk.trainer.initial(0)
+    site_model = memory.form.at(engine._hosts["site-1"].site)
+    model: Any = site_model.trainer.initial(0)
     load_weights(model, {**state.weights, **memory.own})
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.training.learning_rate)
-    encoded = desk.own.text
+    encoded = site_model.own.text
     for number in range(1, 5):
         state, facts = method.round(state, federation, number)
         seed = derive_seed(derive_seed(settings.seed, number, "site-1", "improve"), 0)

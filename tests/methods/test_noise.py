@@ -28,7 +28,7 @@ from confide.methods.dp_fedner import IMPROVE_NOISILY, ImproveNoisily
 from confide.methods.dp_fedsgd import ADD_NOISILY, Noisy
 from confide.methods.fedner import Enrolled
 from confide.methods.noise import Noise, budget_of
-from confide.privacy.noise import UnitSlopes
+from confide.privacy.noise import UnitGradients
 from confide.runs.run import run
 from confide.settings import Settings
 from confide.text.document import Document
@@ -47,14 +47,14 @@ LEAST = 0.94
 
 @dataclass
 class Text:
-    """A form whose desk is itself: units that pull at one number, if at any; `fails` may raise."""
+    """A form that is its own site model: units that pull at one number, if any; `fails` may raise."""
 
     slope: int = -1
     fails: Callable[[str], None] = field(default=lambda place: None)
 
     def at(self, site: Any) -> Text:
         if site.train:
-            self.fails("desk")
+            self.fails("site_model")
         return self
 
     @property
@@ -64,9 +64,9 @@ class Text:
     def check(self) -> None:
         self.fails("check")
 
-    def unit_gradients(self, weights: Any, units: Any) -> Iterator[UnitSlopes]:
+    def unit_gradients(self, weights: Any, units: Any) -> Iterator[UnitGradients]:
         for _ in units:
-            yield UnitSlopes.of(
+            yield UnitGradients.of(
                 {name: np.arange(one.size) == self.slope for name, one in weights.items()}
             )
         self.fails("gradient")
@@ -153,7 +153,7 @@ def raising(error: Exception, *places: str) -> Callable[[str], None]:
 FAILS = {
     "a unit's gradient": raising(MemoryError("no memory left"), "gradient"),
     "a guard": raising(Refusal("too-few-sentences"), "check"),
-    "its own types": raising(Refusal("tag-outside-set"), "desk"),
+    "its own types": raising(Refusal("tag-outside-set"), "site_model"),
 }
 QUICK = {("dp-fedsgd", 3), ("dp-fedner", 5)}, {("dp-fedsgd", 4), ("dp-fedner", 7)}
 

@@ -26,7 +26,7 @@ from confide.settings import Settings, parse
 from confide.text.document import NO_RELATION, Document, Entity, Relation
 from confide.text.formats import read, write
 from confide.training.batches import completed, only
-from confide.training.examples import WholeSlopes
+from confide.training.examples import WholeGradients
 from contract.corpus import sentences, tiny, write_conll
 from contract.models import folder_of
 from contract.relations import documents, encoder, write_documents
@@ -98,7 +98,7 @@ def test_weights_move_by_the_cosine_to_the_others_gradient() -> None:
     before_S = random.random(5).astype(np.float32)
     source_SG = random.standard_normal((5, 7)).astype(np.float32)
     others_G = random.standard_normal(7).astype(np.float32)
-    after_S = moved_weights(before_S, WholeSlopes(source_SG), others_G=others_G, momentum=0.7)
+    after_S = moved_weights(before_S, WholeGradients(source_SG), others_G=others_G, momentum=0.7)
     for before, slope_G, after in zip(before_S, source_SG, after_S, strict=True):
         dot = sum(float(a) * float(b) for a, b in zip(slope_G, others_G, strict=True))
         norms = [sum(float(x) ** 2 for x in one) ** 0.5 for one in (slope_G, others_G)]
@@ -107,7 +107,7 @@ def test_weights_move_by_the_cosine_to_the_others_gradient() -> None:
 
 def test_without_a_gradient_a_weight_stays() -> None:
     before_S = np.array([0.5, 2.0], np.float32)
-    source = WholeSlopes(np.array([[0, 0], [3, 4]], np.float32))
+    source = WholeGradients(np.array([[0, 0], [3, 4]], np.float32))
     nobody = moved_weights(before_S, source, others_G=np.zeros(2, np.float32), momentum=0.9)
     assert nobody.tolist() == before_S.tolist()
     some = moved_weights(before_S, source, others_G=np.array([3, 4], np.float32), momentum=0.9)

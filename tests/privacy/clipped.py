@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.privacy.noise import UnitSlopes, make_whole
+from confide.privacy.noise import UnitGradients, make_whole
 
 
 def whole(vector: Mapping[str, NDArray[Any]], *, clip: float, grid: int) -> dict[str, NDArray[Any]]:
     """A vector in whole numbers, `clip` being `grid` of them."""
-    one = UnitSlopes.of(vector)
+    one = UnitGradients.of(vector)
     make_whole(one, clip=clip, grid=grid)
     return {name: array.astype(np.int64) for name, array in next(one.each(vector)).items()}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.privacy.noise import Sum, TableRows, UnitSlopes, make_whole, square_of
+from confide.privacy.noise import Sum, TableRows, UnitGradients, make_whole, square_of
 from privacy.clipped import whole
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
@@ -51,7 +51,7 @@ def test_a_norm_is_checked_after_all_that_floats_did() -> None:
     assert square_of(found) <= 2**32 and found["w"][0] > 2**16 - 3
 
 
-def _some_units(numbers: int) -> tuple[list[dict[str, np.ndarray]], UnitSlopes]:
+def _some_units(numbers: int) -> tuple[list[dict[str, np.ndarray]], UnitGradients]:
     """Five units, one much longer than floats can square and one not finite; and all at once."""
     draw = np.random.default_rng(5)
     each = []
@@ -64,7 +64,7 @@ def _some_units(numbers: int) -> tuple[list[dict[str, np.ndarray]], UnitSlopes]:
     rows_ND = np.stack([each[unit]["t"][row] for unit, row in rows])
     dense = np.stack([one["w"] for one in each])
     tables = {"t": TableRows(units_N, ids_N, rows_ND)}
-    return each, UnitSlopes(np.arange(5), ("w",), dense, tables)
+    return each, UnitGradients(np.arange(5), ("w",), dense, tables)
 
 
 @each("numbers", [3, 100_000])
@@ -78,7 +78,7 @@ def test_units_at_once_are_to_the_bit_what_each_is_by_itself(numbers: int, grid:
     total = Sum(like)
     total.add(together)
     for one in each:  # some in full, as a unit is that was worked out alone
-        full = UnitSlopes.of(one)
+        full = UnitGradients.of(one)
         make_whole(full, clip=0.7, grid=grid)
         total.add(full)
     for mine, right in zip(together.each(like), alone, strict=True):
@@ -95,9 +95,9 @@ def test_a_sum_of_many_units_is_exact() -> None:
     """More than float32 adds exactly."""
     total = Sum({"w": np.zeros(3, np.float32)})
     for _ in range(700):
-        total.add(UnitSlopes.of({"w": np.array([2**16, -(2**16) + 1, 1], np.float32)}))
+        total.add(UnitGradients.of({"w": np.array([2**16, -(2**16) + 1, 1], np.float32)}))
     many = np.tile(np.array([[2**16, -1, 0]], np.float32), (300, 1))
-    total.add(UnitSlopes(np.arange(300), ("w",), many))
+    total.add(UnitGradients(np.arange(300), ("w",), many))
     found = total.whole()["w"]
     assert found.tolist() == [1000 * 2**16, 700 * (-(2**16) + 1) - 300, 700]
 
@@ -109,5 +109,5 @@ def test_so_many_units_at_once_are_summed_exactly_too(units: int, grid: int) -> 
     odd = min(grid, 2**24) - 1
     many = np.tile(np.array([[odd, -1]], np.float32), (units, 1))
     for _ in range(3):
-        total.add(UnitSlopes(np.arange(units), ("w",), many))
+        total.add(UnitGradients(np.arange(units), ("w",), many))
     assert total.whole()["w"].tolist() == [3 * units * odd, -3 * units]

@@ -12,7 +12,7 @@ from confide.errors import RunError
 from confide.federation.memory import Checkpoint, CheckpointStore
 from confide.report.folder import load_run
 from confide.report.page import report, watch_report
-from confide.runs.standing import checkpoint_marks, standing
+from confide.runs.status import checkpoint_marks, current_result
 from report.folders import result, write_run
 
 SETTINGS = """
@@ -47,10 +47,10 @@ def scored(folder: Path, rounds: int, *, part: str = "", best: int = 1) -> None:
 
 def test_a_run_stands_where_its_newest_checkpoint_says(tmp_path: Path) -> None:
     folder = begun(tmp_path)
-    assert standing(folder).history == [] and checkpoint_marks(folder) == ()
+    assert current_result(folder).history == [] and checkpoint_marks(folder) == ()
     scored(folder, 3)
     scored(folder, 5, best=4)
-    found = standing(folder)
+    found = current_result(folder)
     assert (len(found.history), found.best_round, found.rounds) == (5, 4, 12)
     assert [turn.round for turn in found.history] == [1, 2, 3, 4, 5]
     assert found.scores.overall == {}
@@ -59,9 +59,9 @@ def test_a_run_stands_where_its_newest_checkpoint_says(tmp_path: Path) -> None:
 def test_sites_alone_stand_together(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     scored(folder, 2, part="north")
-    assert len(standing(folder).history) == 2
+    assert len(current_result(folder).history) == 2
     scored(folder, 4, part="south")
-    assert [len(turn.sites) for turn in standing(folder).history] == [6, 6, 3, 3]
+    assert [len(turn.sites) for turn in current_result(folder).history] == [6, 6, 3, 3]
     assert len(checkpoint_marks(folder)) == 2
 
 
@@ -71,12 +71,12 @@ def test_damaged_progress_is_refused_in_words(tmp_path: Path) -> None:
     path = folder / "checkpoints/round-000001.ckpt"
     path.write_bytes(path.read_bytes()[:-3] + b"xyz")
     with pytest.raises(RunError, match="damaged"):
-        standing(folder)
+        current_result(folder)
     store = CheckpointStore(folder / "checkpoints")
     for told in ("[]", "{}", '{"history": [{"round": -1}], "best_round": 1}', "not JSON"):
         store.save(Checkpoint(2, np.zeros(1, np.uint8), "b", told, 0), best=1)
         with pytest.raises(RunError, match="cannot be read"):
-            standing(folder)
+            current_result(folder)
 
 
 def test_the_page_is_renewed_with_every_scored_round_until_the_end(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cases import each
-from confide.runs.folder import Audit, SiteAudit, told, told_epsilon, told_smallest
+from confide.runs.folder import Audit, SiteAudit, epsilon_sentence, smallest_sentence, told
 from report.test_audits import CANARIES, found_of, one
 
 
@@ -28,17 +28,19 @@ def test_the_stronger_attack_counts() -> None:
 def test_a_promise_is_broken_by_more_than_it_says(unit: str, epsilon: float, broken: bool) -> None:
     found = of(promised={"unit": unit, "epsilon": epsilon, "delta": 1e-6})
     assert found.broken is broken
-    assert ("The promise was broken" in told_epsilon(found)) is broken
-    assert f"{epsilon:.2f} for one {unit} (δ = 1e-6)" in told_epsilon(found)
+    assert ("The promise was broken" in epsilon_sentence(found)) is broken
+    assert f"{epsilon:.2f} for one {unit} (δ = 1e-6)" in epsilon_sentence(found)
 
 
 def test_the_site_that_shows_most_is_told() -> None:
     sites = {"a": one(0.1, canaries=CANARIES), "b": one(0.1, canaries={**CANARIES, "epsilon": 2})}
-    assert "at least 2.00 for one document (δ = 1e-5, 95 % sure)" in told_epsilon(of(sites=sites))
+    assert "at least 2.00 for one document (δ = 1e-5, 95 % sure)" in epsilon_sentence(
+        of(sites=sites)
+    )
     chance = of(sites={"a": one(0.1, canaries={**CANARIES, "epsilon": 0.0})})
-    assert "none above 0 could be shown (45 right guesses of 50, 100" in told_epsilon(chance)
+    assert "none above 0 could be shown (45 right guesses of 50, 100" in epsilon_sentence(chance)
     none = of(sites={"a": one(0.1)})
-    assert told_epsilon(none).endswith("ε measured: not measured, for want of canaries")
+    assert epsilon_sentence(none).endswith("ε measured: not measured, for want of canaries")
     assert sum("canaries:" in line for line in told(of(sites=sites))) == 2
 
 
@@ -48,5 +50,5 @@ def test_the_site_that_shows_most_is_told() -> None:
 )
 def test_the_smallest_sum_in_words(smallest: int | None, said: str) -> None:
     crossed = of().crossed.model_copy(update={"smallest": smallest})
-    assert said in told_smallest(crossed)
-    assert ("single" in told_smallest(crossed)) is (smallest == 1)
+    assert said in smallest_sentence(crossed)
+    assert ("single" in smallest_sentence(crossed)) is (smallest == 1)

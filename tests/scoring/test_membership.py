@@ -16,7 +16,7 @@ from confide.scoring.intervals import (
     exposures,
     guessed,
     least_epsilon,
-    told_apart,
+    membership_auc,
 )
 
 
@@ -69,7 +69,7 @@ def test_exact_intervals_are_scipys(hits: int, of: int) -> None:
 def told(ours: Sequence[float], theirs: Sequence[float], *, false: float = 0.01) -> list[float]:
     """The area and the share that is found, of units that are a document each."""
     sides = (Side(np.array(one), np.arange(len(one))) for one in (ours, theirs))
-    return [one.value for one in told_apart(*sides, false=false, samples=1)]
+    return [one.value for one in membership_auc(*sides, false=false, samples=1)]
 
 
 def test_the_area_counts_ties_half() -> None:
@@ -92,9 +92,9 @@ def test_intervals_are_of_documents() -> None:
     """Units of one document say the same ten times over: the interval must not narrow."""
     draws = np.random.default_rng(3)
     ours, theirs = draws.normal(0.5, 1, 30), draws.normal(0, 1, 30)
-    once = told_apart(Side(ours, np.arange(30)), Side(theirs, np.arange(30)), samples=400)
+    once = membership_auc(Side(ours, np.arange(30)), Side(theirs, np.arange(30)), samples=400)
     tenfold = [Side(np.repeat(side, 10), np.repeat(np.arange(30), 10)) for side in (ours, theirs)]
-    again = told_apart(*tenfold, samples=400)
+    again = membership_auc(*tenfold, samples=400)
     for one, many in zip(once, again, strict=True):
         assert one.value == pytest.approx(many.value)
     assert again[0] == pytest.approx(once[0], abs=1e-9)
@@ -104,7 +104,7 @@ def test_intervals_are_of_documents() -> None:
     error = math.sqrt(spread / 900)
     assert once[0].high - once[0].low == pytest.approx(2 * 1.96 * error, rel=0.2)
     wanted = pytest.importorskip("scipy.stats").binomtest(0, 30).proportion_ci(0.95, "exact")
-    none = told_apart(Side(ours - 9, np.arange(30)), Side(theirs, np.arange(30)), samples=50)[1]
+    none = membership_auc(Side(ours - 9, np.arange(30)), Side(theirs, np.arange(30)), samples=50)[1]
     assert (none.value, none.low) == (0, 0)
     assert none.high == pytest.approx(wanted.high)
 
@@ -113,6 +113,6 @@ def test_perfect_attacks_stay_shares() -> None:
     """Weights of a bootstrap are thirds and sevenths, whose sums come to a little more than one."""
     for size in range(2, 60):
         sides = (Side(np.arange(size) + shift, np.arange(size)) for shift in (100.0, 0.0))
-        for share in told_apart(*sides, samples=40, seed=size):
+        for share in membership_auc(*sides, samples=40, seed=size):
             assert 0 <= share.low <= share.value <= share.high <= 1
             assert share.value == pytest.approx(1)

@@ -18,14 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from confide.kinds.bags.model import BagTrainer, bag_scores
-from confide.kinds.bags.site import BagForm
-from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.bags.site import BagSpec
+from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.kinds.lightner.adversaries import AdversarialTrainer
 from confide.kinds.lightner.model import LightnerTrainer, load_bart
-from confide.kinds.lightner.site import LightnerForm
+from confide.kinds.lightner.site import LightnerSpec
 from confide.kinds.relations.batches import RelationExample
 from confide.kinds.relations.model import RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 from confide.training import devices
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
@@ -97,7 +97,7 @@ def _of_entities(made: Any, count: int) -> Trained:
         lambda: made.fit(model, encoded, weights_S=each, **how),
         lambda: made.find(model, text),
         (
-            lambda: made.slopes(model, encoded),
+            lambda: made.row_gradients(model, encoded),
             lambda: made.gradient(model, encoded, size=4, clip=1.0, seed=1),
         ),
     )
@@ -110,12 +110,12 @@ def a_tagger(folder: Path) -> Trained:
 
 def an_encoder(folder: Path) -> Trained:
     """An encoder that tags words."""
-    form = EncoderForm(("Drug", "Effect"), longest=32, dropout=0.0)
+    form = EncoderSpec(("Drug", "Effect"), longest=32, dropout=0.0)
     return _of_entities(TokenTrainer(load_encoder(str(folder / "bert")), form), 16)
 
 
 def _lightner(folder: Path, **changes: Any) -> LightnerTrainer:
-    form = LightnerForm(("Drug", "Effect"), prompts=3, hidden=8, longest=48, dropout=0.0, **changes)
+    form = LightnerSpec(("Drug", "Effect"), prompts=3, hidden=8, longest=48, dropout=0.0, **changes)
     return LightnerTrainer(load_bart(str(folder / "bart")), form)
 
 
@@ -141,7 +141,7 @@ def relations(folder: Path) -> Trained:
     """A relation classifier."""
     made = RelationTrainer(
         load_encoder(str(folder / "bert")),
-        RelationForm(("none", "causes"), longest=32, dropout=0.0),
+        RelationSpec(("none", "causes"), longest=32, dropout=0.0),
     )
     model, encoded = made.initial(1), made.prepared(pairs())
     return Trained(
@@ -167,7 +167,7 @@ def _bags(made: BagTrainer) -> Trained:
 
 def a_pcnn(folder: Path) -> Trained:
     """A piecewise CNN that reads bags."""
-    form = BagForm(
+    form = BagSpec(
         ["none", "causes"], how="lower", sizes={"filters": 8, "farthest": 60}, dropout=0.0
     )
     return _bags(BagTrainer(form, ClearVocabulary(WORDS, "word")))
@@ -175,7 +175,7 @@ def a_pcnn(folder: Path) -> Trained:
 
 def bags(folder: Path) -> Trained:
     """An encoder that reads bags."""
-    form = BagForm(["none", "causes"], reader="encoder", longest=32, dropout=0.0)
+    form = BagSpec(["none", "causes"], reader="encoder", longest=32, dropout=0.0)
     return _bags(BagTrainer(form, load_encoder(str(folder / "bert"))))
 
 

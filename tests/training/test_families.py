@@ -16,11 +16,11 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.kinds.bags.model import BagTrainer
-from confide.kinds.bags.site import BagForm
-from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.bags.site import BagSpec
+from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.kinds.pieces import predict_token_batches, token_batch
 from confide.kinds.relations.model import RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 from confide.text.document import Document
 from confide.training.batches import Example
 from confide.training.encoder import FrozenEncoder, SlowCutter, by_word, load_encoder
@@ -30,7 +30,7 @@ from confide.training.weights import arrays, trained
 from training.families import FAMILIES, tiny
 from training.places import pairs
 
-FORM = EncoderForm(("drug", "effect"), longest=24, dropout=0.0)
+FORM = EncoderSpec(("drug", "effect"), longest=24, dropout=0.0)
 ADAM = Optimiser("adamw", learning_rate=1e-3, clip=1.0)
 SENTENCES = [
     ("the", "patient", "took", "aa", "."),
@@ -95,13 +95,13 @@ def test_every_kind_with_an_encoder_trains_one_of_each_family(family: str, shelf
     made.fit(model, encoded, epochs=1, batch_size=2, optimiser=ADAM, seed=1)
     assert moved(before, model)
     assert len(made.find(model, text)) == len(SENTENCES)
-    pair = RelationTrainer(own, RelationForm(("none", "causes"), longest=24))
+    pair = RelationTrainer(own, RelationSpec(("none", "causes"), longest=24))
     examples, model = pair.prepared(pairs()), pair.initial(1)
     before = arrays(model)
     pair.fit(model, pair.annotated(examples), epochs=1, batch_size=6, optimiser=ADAM, seed=1)
     assert moved(before, model) and np.isfinite(pair.row_logits(model, examples)).all()
     bags = BagTrainer(
-        BagForm(["none", "causes"], reader="encoder", longest=24, dropout=0.5), own, "att"
+        BagSpec(["none", "causes"], reader="encoder", longest=24, dropout=0.5), own, "att"
     )
     model = bags.initial(1)
     before = arrays(model)
@@ -226,7 +226,7 @@ def test_every_family_is_tuned_in_every_way(family: str, tune: str, shelf: Path)
         pytest.skip("this family has no such part")
     made = RelationTrainer(
         encoder(shelf, family),
-        RelationForm(("none", "causes"), longest=24, dropout=0.0, tuning=tune),
+        RelationSpec(("none", "causes"), longest=24, dropout=0.0, tuning=tune),
     )
     model, examples = made.initial(1), made.prepared(pairs())
     before = arrays(model)

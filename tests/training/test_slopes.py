@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cases import each
 from confide.training.devices import WideLinear
-from confide.training.examples import OuterSlopes, WholeSlopes, last_layer_slopes
+from confide.training.examples import OuterGradients, WholeGradients, last_layer_gradients
 
 
 def losses(scores_BLY: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,7 +23,7 @@ def test_each_row_has_the_gradient_of_its_own_loss(layer: type[nn.Linear]) -> No
     linear = layer(5, 3)
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), linear)
     values = torch.randn(6, 7, 4)
-    found = last_layer_slopes(linear, lambda: model(values), losses=losses)
+    found = last_layer_gradients(linear, lambda: model(values), losses=losses)
     for row in range(6):
         for part, have in zip(losses(model(values[row : row + 1])), found, strict=True):
             (wanted,) = torch.autograd.grad(part.sum(), linear.weight, retain_graph=True)
@@ -40,7 +40,7 @@ def test_the_hook_goes_where_the_model_fails() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        last_layer_slopes(linear, outputs, losses=losses)
+        last_layer_gradients(linear, outputs, losses=losses)
     assert not linear._forward_pre_hooks
 
 
@@ -50,11 +50,11 @@ def test_outer_products_are_compared_as_if_they_were_written_out() -> None:
     inputs_SD = random.standard_normal((5, 4)).astype(np.float32)
     errors_SY[2] = 0
     direction_G = random.standard_normal(12).astype(np.float32)
-    found = OuterSlopes(errors_SY, inputs_SD)
+    found = OuterGradients(errors_SY, inputs_SD)
     whole = np.array([np.outer(*one).ravel() for one in zip(errors_SY, inputs_SD, strict=True)])
-    for slopes in (found, WholeSlopes(whole)):
+    for slopes in (found, WholeGradients(whole)):
         assert len(slopes) == 5
         np.testing.assert_allclose(slopes.norms_S(), np.linalg.norm(whole, axis=1), rtol=1e-6)
         np.testing.assert_allclose(slopes.along_S(direction_G), whole @ direction_G, atol=1e-5)
     assert found.norms_S()[2] == 0
-    assert len(OuterSlopes(errors_SY[:0], inputs_SD[:0]).along_S(direction_G)) == 0
+    assert len(OuterGradients(errors_SY[:0], inputs_SD[:0]).along_S(direction_G)) == 0

@@ -17,7 +17,7 @@ from torch import Tensor
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
-from confide.kinds.encoder import EncoderForm, TokenTrainer, word_losses
+from confide.kinds.encoder import EncoderSpec, TokenTrainer, word_losses
 from confide.kinds.pieces import token_batch
 from confide.kinds.tagger.model import TaggerTrainer
 from confide.training.batches import Example, Window
@@ -25,7 +25,7 @@ from confide.training.crf import LEAST, posterior
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerSizes, batch_of
-from confide.training.trainer import Cells, Lesson
+from confide.training.trainer import Cells, DistillationTarget
 from confide.training.weights import arrays, load_weights
 from training.corpora import tagging_loss, tiny
 from training.encoders import LIMIT, tiny_bert
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(kind: str, folder: Path, *, longest: int = LIMIT) -> Any:
     """A trainer without dropout; `longest`: what it reads at once."""
     if kind == "encoder":
-        form = EncoderForm(types=CORPUS.tags.types, dropout=0.0, longest=longest)
+        form = EncoderSpec(types=CORPUS.tags.types, dropout=0.0, longest=longest)
         return TokenTrainer(load_encoder(str(folder)), form)
     sizes = TaggerSizes(
         words=len(CORPUS.words),
@@ -173,7 +173,7 @@ def test_a_step_goes_down_the_loss_of_the_formula(
     report = trainer.distil(
         model,
         encoded,
-        lesson=Lesson(taught, temperature, counts),
+        target=DistillationTarget(taught, temperature, counts),
         epochs=1,
         batch_size=len(examples),
         optimiser=SGD,
@@ -224,7 +224,7 @@ def test_a_student_comes_to_say_what_its_teacher_says(kind: str, folder: Path) -
     report = trainer.distil(
         model,
         encoded,
-        lesson=Lesson(taught, 1.0, np.zeros(len(taught), np.float32)),
+        target=DistillationTarget(taught, 1.0, np.zeros(len(taught), np.float32)),
         epochs=60,
         batch_size=4,
         optimiser=learn,

@@ -15,10 +15,10 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from cases import each
 from confide.errors import SettingsError
 from confide.kinds.bags.model import BagTrainer
-from confide.kinds.bags.site import BagForm
-from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.bags.site import BagSpec
+from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.kinds.relations.model import RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 from confide.training.batches import Example
 from confide.training.encoder import (
     FrozenEncoder,
@@ -47,12 +47,12 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> FrozenEncoder:
 
 
 def tokens(bert: FrozenEncoder, way: str) -> TokenTrainer:
-    form = EncoderForm(("drug", "effect"), longest=LIMIT, dropout=0.0, tuning=way)
+    form = EncoderSpec(("drug", "effect"), longest=LIMIT, dropout=0.0, tuning=way)
     return TokenTrainer(bert, form)
 
 
 def relations(bert: FrozenEncoder, way: str, **changes: Any) -> RelationTrainer:
-    form = RelationForm(("none", "causes"), longest=LIMIT, dropout=0.0, tuning=way, **changes)
+    form = RelationSpec(("none", "causes"), longest=LIMIT, dropout=0.0, tuning=way, **changes)
     return RelationTrainer(bert, form)
 
 
@@ -127,7 +127,7 @@ def test_another_place_makes_the_same_model_of_what_travelled(
     other = made.initial(99)
     load_weights(other, trained(model))
     assert np.array_equal(made.row_logits(other, encoded), made.row_logits(model, encoded))
-    form = BagForm(["none", "causes"], reader="encoder", longest=LIMIT, tuning=way)
+    form = BagSpec(["none", "causes"], reader="encoder", longest=LIMIT, tuning=way)
     bags = BagTrainer(form, bert)
     one, two = bags.initial(1), bags.initial(2)
     load_weights(two, trained(one))

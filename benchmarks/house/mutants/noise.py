@@ -125,7 +125,7 @@ MUTANTS = (
          "            clean = nothing\n", "            return nothing\n"),
     Made("an ask that failed gets another answer", METHOD,
          "secret, clean = charged(nothing), nothing", "secret = charged(clean)"),
-    Made("the text is not checked", METHOD, "        desk.check()\n", ""),
+    Made("the text is not checked", METHOD, "        site_model.check()\n", ""),
     Made("a site that cannot charge sends zeros", HOSTING,
          "if step.noisy or (isinstance", "if (isinstance"),
     Made("a group has less noise than is charged", HOSTING,

@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.kinds.entities import clipped_sum
 from confide.kinds.relations.batches import NO_RELATION, RelationExample
 from confide.kinds.relations.model import RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 from confide.kinds.tagger.model import TaggerTrainer
 from confide.methods.noise import with_noise
 from confide.runs.run import run
@@ -73,7 +73,7 @@ def tagger(texts: list[Any]) -> Pair:
 def head(texts: list[Any], how: str = "frozen") -> Pair:
     """A linear layer on frozen states, or with updates of low rank below it."""
     encoder = load_encoder("minilm")
-    form = EncoderForm(types=("Disease",), tuning=how)  # type: ignore[arg-type]
+    form = EncoderSpec(types=("Disease",), tuning=how)  # type: ignore[arg-type]
     made = TokenTrainer(encoder, form)
     text = made.prepared(texts)
     if how == "frozen":
@@ -95,7 +95,7 @@ def _entities(made: Any, text: Any, texts: list[Any]) -> Pair:
 def relations(texts: list[Any]) -> Pair:
     """A classifier of pairs: a linear layer on frozen states of both entities and the start."""
     made = RelationTrainer(
-        load_encoder("minilm"), RelationForm((NO_RELATION, "causes"), tuning="frozen")
+        load_encoder("minilm"), RelationSpec((NO_RELATION, "causes"), tuning="frozen")
     )
     examples = [
         RelationExample(str(n), "ab took cd .", ((0, 2),), ((8, 10),), "A", "B", NO_RELATION)

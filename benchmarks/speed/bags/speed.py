@@ -22,7 +22,7 @@ from corpus import LONGEST, RELATIONS, generated
 from plain import PlainBags, PlainBatch
 
 from confide.kinds.bags.model import LOGITS, BagBatch, BagTrainer, sentence_probabilities
-from confide.kinds.bags.site import BagForm
+from confide.kinds.bags.site import BagSpec
 from confide.training.optimisers import Optimiser
 from confide.training.vocabulary import ClearVocabulary
 
@@ -33,7 +33,7 @@ OPTIMISER = Optimiser("sgd", RATE, momentum=0.0, weight_decay=DECAY, clip=CLIP)
 def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of an epoch, and ratios, with a vocabulary of so many words."""
     encoded, groups = generated(options.sentences, words=words, seed=options.seed)
-    form = BagForm([str(number) for number in range(RELATIONS)], dropout=0.5)
+    form = BagSpec([str(number) for number in range(RELATIONS)], dropout=0.5)
     trainer = BagTrainer(form, ClearVocabulary(tuple(map(str, range(words - 2)))))
     ours, copied = trainer.initial(options.seed), trainer.initial(options.seed)
     plain = PlainBags(copied)

@@ -67,8 +67,8 @@ class Bare:
         rate = settings.training.learning_rate
         for name, host in sorted(hosts.items()):
             memory = host._memory.latest()
-            desk = memory.form.at(host.site)
-            model = desk.trainer.initial(0)
+            site_model = memory.form.at(host.site)
+            model = site_model.trainer.initial(0)
             load_weights(model, memory.now(state.weights))
             first = next(iter(self._models.values()), model)
             for part in SHARED:
@@ -77,7 +77,7 @@ class Bare:
             own = [*model.bilstm.parameters(), *model.crf.parameters()]
             self._models[name] = model
             self._private[name] = torch.optim.Adam(own, lr=rate, fused=True)
-            self._texts[name] = (desk.own.text, memory.batch_size, memory.share)
+            self._texts[name] = (site_model.own.text, memory.batch_size, memory.share)
         self._shared = [p for part in SHARED for p in getattr(first, part).parameters()]
         self._server = torch.optim.Adam(self._shared, lr=rate, fused=True)
 

@@ -28,7 +28,7 @@ from common import plain_model
 from confide.kinds.pieces import EncodedRelations, RelationBatch, relation_batch
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.model import RelationClassifier, RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 from confide.runs.sites import Gathered
 from confide.settings import Settings
 from confide.training.encoder import load_encoder
@@ -74,7 +74,7 @@ def prepared(settings: Settings, gathered: Gathered) -> Text:
 
 
 def trainer_of(longest: int) -> RelationTrainer:
-    return RelationTrainer(load_encoder("minilm"), RelationForm(RELATIONS, longest=longest))
+    return RelationTrainer(load_encoder("minilm"), RelationSpec(RELATIONS, longest=longest))
 
 
 def new_model(longest: int) -> RelationClassifier:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
 from plain import PlainTagger
 
 from confide.kinds.agreement import AgreedWords
-from confide.kinds.tagger.site import TaggerForm
+from confide.kinds.tagger.site import TaggerSpec
 from confide.runs.sites import Gathered
 from confide.settings import Settings
 from confide.training.batches import Encoded, TagSet, encode_examples, examples_from
@@ -57,7 +57,7 @@ def prepared(settings: Settings, gathered: Gathered) -> Text:
     words, characters = numbered(count_words(tokens, how)), numbered(count_characters(tokens))
     types = sorted({span[2] for site in parts["train"] for one in site for span in one.spans})
     vocabulary = AgreedWords(words=words.texts, characters=characters.texts)
-    shape = TaggerForm.of(settings, types, vocabulary, dim=0).shape
+    shape = TaggerSpec.of(settings, types, vocabulary, dim=0).shape
     tags = TagSet(tuple(types), settings.model.tag_scheme)
     encoded = {
         part: [

@@ -30,7 +30,7 @@ import torch
 import transformers
 from torch import nn
 
-from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.training.batches import Example
 from confide.training.devices import computing_at, place_of
 from confide.training.encoder import load_encoder
@@ -75,7 +75,7 @@ def main() -> None:
 def of_size(size: str, folder: Path, given: argparse.Namespace) -> dict[str, float]:
     """Pieces a second, and the share of the peak, of every side."""
     encoder = load_encoder(str(encoder_of(size, folder / "encoder", given.length)))
-    trainer = TokenTrainer(encoder, EncoderForm(TYPES, longest=given.length))
+    trainer = TokenTrainer(encoder, EncoderSpec(TYPES, longest=given.length))
     count = given.steps * given.batch_size
     words = [f"piece{number}" for number in range(given.length - 2)]
     spans = ((0, 2, TYPES[0]), (5, 6, TYPES[1]))

@@ -46,7 +46,7 @@ from confide.kinds.lightner.model import (
     split_writing_loss,
     write_symbols,
 )
-from confide.kinds.lightner.site import LightnerForm
+from confide.kinds.lightner.site import LightnerSpec
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training.batches import examples_from
@@ -194,7 +194,9 @@ def looped(
 
 
 def check_slopes(made: LightnerTrainer, model: Lightner, encoded: EncodedLightner) -> None:
-    for ours, theirs in zip(made.slopes(model, encoded), looped(made, model, encoded), strict=True):
+    for ours, theirs in zip(
+        made.row_gradients(model, encoded), looped(made, model, encoded), strict=True
+    ):
         np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
 
 
@@ -221,7 +223,7 @@ def measure(where: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     examples, _ = examples_from(read(locate(CORPUS)).documents)
     order = np.random.default_rng(options.seed).permutation(len(examples))[: options.sentences]
     some = [examples[place] for place in sorted(order)]
-    form = LightnerForm(types=("Chemical", "Disease"), where=where)  # type: ignore[arg-type]
+    form = LightnerSpec(types=("Chemical", "Disease"), where=where)  # type: ignore[arg-type]
     made = LightnerTrainer(load_bart(str(folder)), form)
     model = made.initial(options.seed)
     encoded = made.annotated(made.prepared(some), [one.spans for one in some], source={"Chemical"})
@@ -248,7 +250,7 @@ def measure(where: str, folder: Path, options: argparse.Namespace) -> dict[str, 
             "decoding": decode(with_cache),
             "decoder again": decode(lambda m, b: again(m, b, everything=False)),
             "everything again": decode(lambda m, b: again(m, b, everything=True)),
-            "slopes": lambda: made.slopes(model, encoded),
+            "slopes": lambda: made.row_gradients(model, encoded),
             "slopes, a loop": lambda: looped(made, model, encoded),
             "epoch": epoch,
         },

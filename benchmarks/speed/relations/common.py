@@ -23,7 +23,7 @@ from torch.nn import functional
 from confide.kinds.pieces import EncodedRelations, RelationBatch, relation_batch
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.model import RelationClassifier, RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training.devices import WideLinear
@@ -32,7 +32,7 @@ from confide.training.weights import arrays, load_weights
 
 CORPUS = "$CONFIDE_DATA/gad_re/1"
 PADDED = 128  # pieces, as tutorials have it
-FORM = RelationForm(("no-relation", "related"), longest=PADDED)
+FORM = RelationSpec(("no-relation", "related"), longest=PADDED)
 
 
 def gad(split: str, limit: int, seed: int) -> tuple[RelationTrainer, EncodedRelations]:

@@ -37,7 +37,7 @@ from confide.recipes import recipe_path
 from confide.runs.sites import Gathered, gather
 from confide.seeds import derive_seed
 from confide.settings import load_settings
-from confide.training.trainer import Lesson, softened
+from confide.training.trainer import DistillationTarget, softened
 from confide.training.weights import arrays, load_weights
 
 FEDED = METHODS["feded-relations"]
@@ -74,7 +74,7 @@ class Bare:
         self.trainer.distil(
             self.model,
             self.trainer.annotated(self.public),
-            lesson=Lesson(teacher_SR, student, np.ones(len(teacher_SR), np.float32)),
+            target=DistillationTarget(teacher_SR, student, np.ones(len(teacher_SR), np.float32)),
             epochs=own.distil_epochs,
             seed=derive_seed(seed, "distil", n),
             **training,

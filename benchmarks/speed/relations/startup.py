@@ -24,11 +24,11 @@ from confide.kinds.relations.batches import RelationExample
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
 from confide.kinds.relations.model import RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 text = "the patient took aspirin and had a headache the whole of the next day"
 one = RelationExample(id="1", text=text, head=((17, 24),), tail=((35, 43),), head_type="Drug",
                       tail_type="Effect", relation="causes")
-trainer = RelationTrainer(load_encoder("minilm"), RelationForm(("none", "causes")))
+trainer = RelationTrainer(load_encoder("minilm"), RelationSpec(("none", "causes")))
 settings = Optimiser("adamw", learning_rate=2.5e-5)
 pairs = trainer.annotated(trainer.prepared([one] * 4))
 report = trainer.fit(trainer.initial({seed}), pairs, epochs=1, batch_size=4, optimiser=settings,

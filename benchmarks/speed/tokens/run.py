@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from confide.kinds import encoder
-from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.kinds.pieces import token_batch
 from confide.kinds.tagger.model import TaggerTrainer
 from confide.text.formats import read
@@ -32,7 +32,7 @@ from confide.training.batches import Example, TagSet, examples_from
 from confide.training.crf import Scores, negative_log_likelihood, token_losses
 from confide.training.encoder import load_encoder
 from confide.training.tagger import TaggerSizes, batch_of
-from confide.training.trainer import Slopes
+from confide.training.trainer import LastLayerGradients
 from confide.training.vocabulary import count_characters, count_words, numbered
 
 CORPUS = "$CONFIDE_DATA/crossner/politics/train.txt"
@@ -56,17 +56,19 @@ def crf_kind(examples: list[Example], types: tuple[str, ...]) -> TaggerTrainer:
 # --- gradients of each sentence -------------------------------------------------------------
 
 
-def one_by_one(losses: Losses, rows: int, weight: nn.Parameter) -> Slopes:
+def one_by_one(losses: Losses, rows: int, weight: nn.Parameter) -> LastLayerGradients:
     """A loop that asks autograd for the gradient of that weight alone."""
     found: list[list[np.ndarray]] = [[], []]
     for row in range(rows):
         for place, loss in enumerate(losses(row)):
             (slope,) = torch.autograd.grad(loss.sum(), weight, retain_graph=place == 0)
             found[place].append(slope.flatten().numpy())
-    return Slopes(np.array(found[0]), np.array(found[1]))
+    return LastLayerGradients(np.array(found[0]), np.array(found[1]))
 
 
-def backwards(losses: Losses, rows: int, weight: nn.Parameter, *, model: nn.Module) -> Slopes:
+def backwards(
+    losses: Losses, rows: int, weight: nn.Parameter, *, model: nn.Module
+) -> LastLayerGradients:
     """A loop as one writes it first: backward, and look at the weight's gradient."""
     found: list[list[np.ndarray]] = [[], []]
     for row in range(rows):
@@ -76,13 +78,13 @@ def backwards(losses: Losses, rows: int, weight: nn.Parameter, *, model: nn.Modu
             assert weight.grad is not None
             found[place].append(weight.grad.flatten().numpy().copy())
     model.zero_grad()
-    return Slopes(np.array(found[0]), np.array(found[1]))
+    return LastLayerGradients(np.array(found[0]), np.array(found[1]))
 
 
 def slopes_of_tokens(
     examples: list[Example], types: tuple[str, ...]
-) -> dict[str, Callable[[], Slopes]]:
-    made = TokenTrainer(load_encoder("minilm"), EncoderForm(types))
+) -> dict[str, Callable[[], LastLayerGradients]]:
+    made = TokenTrainer(load_encoder("minilm"), EncoderSpec(types))
     model = made.initial(1)
     spans = [one.spans for one in examples]
     encoded = made.annotated(made.prepared(examples), spans, source=set(types[::2]))
@@ -92,7 +94,7 @@ def slopes_of_tokens(
         return encoder.split_loss(model(batch), batch)
 
     return {
-        "one pass": lambda: made.slopes(model, encoded),
+        "one pass": lambda: made.row_gradients(model, encoded),
         "loop, that weight": lambda: one_by_one(losses, len(encoded), model.tag.weight),
         "loop, backward": lambda: backwards(losses, len(encoded), model.tag.weight, model=model),
     }
@@ -100,7 +102,7 @@ def slopes_of_tokens(
 
 def slopes_of_crf(
     examples: list[Example], types: tuple[str, ...]
-) -> dict[str, Callable[[], Slopes]]:
+) -> dict[str, Callable[[], LastLayerGradients]]:
     made = crf_kind(examples, types)
     model = made.initial(1).eval()
     spans = [one.spans for one in examples]
@@ -112,7 +114,7 @@ def slopes_of_crf(
 
     weight = model.crf.linear.weight
     return {
-        "one pass": lambda: made.slopes(model, encoded),
+        "one pass": lambda: made.row_gradients(model, encoded),
         "loop, that weight": lambda: one_by_one(losses, len(encoded), weight),
         "loop, backward": lambda: backwards(losses, len(encoded), weight, model=model),
     }
@@ -198,7 +200,7 @@ def annotating(examples: list[Example], types: tuple[str, ...], repeats: int) ->
     """How long it takes to read a text once, and to lay annotation over it."""
     found: dict[str, float] = {}
     kinds: dict[str, Any] = {
-        "classifier": TokenTrainer(load_encoder("minilm"), EncoderForm(types)),
+        "classifier": TokenTrainer(load_encoder("minilm"), EncoderSpec(types)),
         "CRF": crf_kind(examples, types),
     }
     for name, made in kinds.items():

@@ -750,14 +750,14 @@ def audit_command(
         references (K >= 0): Models trained on halves of the text, for a stronger attack.
         most (N >= 20): Most documents of each side.
     """
-    from confide.runs.folder import told
+    from confide.runs.folder import audit_sentences
 
     say = None if quiet or as_json else screen.say
     found = api.audit(run, site=site, most=most, references=references, key=key, say=say)
     if as_json:
         screen.put_json(found.model_dump(by_alias=True))
     else:
-        typer.echo("\n".join(told(found)))
+        typer.echo("\n".join(audit_sentences(found)))
 
 
 @command(app, "capacity")

@@ -43,7 +43,7 @@ from confide.errors import GuardError, MessageError
 #
 # A field may itself be a message. Messages travel flat: the field `batch_size` of the message in
 # field `config` travels as `config.batch_size`. Such a field may have a type parameter; the class
-# with its argument (`Kept[TaggerForm]`) then declares everything.
+# with its argument (`Kept[TaggerSpec]`) then declares everything.
 
 
 Arrays = dict[str, np.ndarray]
@@ -283,7 +283,7 @@ def by_name(value: np.ndarray | Arrays) -> Arrays:
 
 
 def class_of(kind: type) -> type:
-    """The class of a message: of `Kept[TaggerForm]` it is `Kept`."""
+    """The class of a message: of `Kept[TaggerSpec]` it is `Kept`."""
     own: type = typing.get_origin(kind) or kind
     return own
 

@@ -38,7 +38,7 @@ from confide.runs import folder as run_folder
 from confide.runs.loading import LocalRun
 from confide.runs.run import computing_as
 from confide.runs.sites import COINS, Canaries, has_coins
-from confide.scoring.intervals import Side, exposures, guessed, told_apart
+from confide.scoring.intervals import Side, exposures, guessed, membership_auc
 from confide.seeds import derive_seed
 from confide.settings import SIMULATED, Settings
 from confide.tasks import TASKS
@@ -130,8 +130,8 @@ class SiteAttack:
         if self.canaries.documents and canaries is None:
             say(f"{self.spec.name}: its few canaries fell alike, so they show nothing")
         return run_folder.SiteAudit(
-            membership=self._told(plain, references=0),
-            referenced=self._told(beside, references=len(made)) if made else None,
+            membership=self._membership(plain, references=0),
+            referenced=self._membership(beside, references=len(made)) if made else None,
             canaries=canaries,
         )
 
@@ -157,7 +157,7 @@ class SiteAttack:
     # --- losses ---------------------------------------------------------------------------
 
     @cached_property
-    def _desk(self) -> SiteModel:
+    def _site_model(self) -> SiteModel:
         return self.form.at(self.spec.in_process(self.scratch))
 
     def _scored(
@@ -170,19 +170,19 @@ class SiteAttack:
         """
         documents = [pool.documents[place] for place in places]
         config = self.at_home(self.settings.rounds)
-        own = self._desk.losses(self.weights, config, documents)
+        own = self._site_model.losses(self.weights, config, documents)
         at_U, size = places[own.documents_U], len(own.losses_U)
         plain = _Units(own.units, -own.losses_U, at_U, own.marks)
         sum_U, times_U = np.zeros(size), np.zeros(size)
         for one in made:
             blind_U = np.array([at not in one.trained_on for at in at_U.tolist()], bool)
-            sum_U += blind_U * self._desk.losses(one.weights, config, documents).losses_U
+            sum_U += blind_U * self._site_model.losses(one.weights, config, documents).losses_U
             times_U += blind_U
         kept = np.flatnonzero(times_U)
         scores_U = sum_U[kept] / times_U[kept] - own.losses_U[kept]
         return plain, _Units(own.units, scores_U, at_U[kept], [own.marks[n] for n in kept.tolist()])
 
-    def _told(self, seen: Sequence[_Units], *, references: int) -> run_folder.Membership:
+    def _membership(self, seen: Sequence[_Units], *, references: int) -> run_folder.Membership:
         """Measure how well members are told from others; text on both sides is dropped.
 
         Raises DataError if there are too few.
@@ -199,7 +199,7 @@ class SiteAttack:
                 fix="hold text out before the run, as development or test text",
             )
         seed = derive_seed(self.settings.seed, "audit", "bootstrap") % 2**32
-        auc, found = told_apart(members, others, seed=seed)
+        auc, found = membership_auc(members, others, seed=seed)
         return run_folder.Membership(
             units=units,
             members=len(members),
@@ -230,11 +230,11 @@ class SiteAttack:
 
     def _trained(self, spec: Site, seed: int) -> Arrays:
         """Weights that this text alone gives, trained for as many passes as the run took."""
-        desk = self.form.at(spec.in_process(self.scratch))
+        site_model = self.form.at(spec.in_process(self.scratch))
         weights = self.form.first(derive_seed(seed, "weights"))
-        configs = alone_configs(self.at_home, self.settings, size=desk.size)
+        configs = alone_configs(self.at_home, self.settings, size=site_model.size)
         for turn, config in enumerate(configs):
-            weights = desk.fit(weights, config, seed=derive_seed(seed, "pass", turn)).weights
+            weights = site_model.fit(weights, config, seed=derive_seed(seed, "pass", turn)).weights
         return weights
 
     # --- canaries -------------------------------------------------------------------------
@@ -267,7 +267,9 @@ class SiteAttack:
             return None
         best = guessed(scores, coins, delta=delta, level=level)
         sides = (Side(np.array(one), np.arange(len(one))) for one in (inside, outside))
-        auc, _ = told_apart(*sides, seed=derive_seed(self.settings.seed, "audit", "coins") % 2**32)
+        auc, _ = membership_auc(
+            *sides, seed=derive_seed(self.settings.seed, "audit", "coins") % 2**32
+        )
         return run_folder.Canaried(
             canaries=len(scores),
             guesses=best.guesses,

@@ -34,10 +34,10 @@ from confide.errors import DataError, SettingsError
 from confide.federation.events import Event, Watcher, unwatched
 from confide.files import Tree, write_atomically
 from confide.kinds.agreement import NONE, AgreedWords, find_encoder, with_cached
-from confide.kinds.linear import LinearForm
+from confide.kinds.linear import LinearSpec
 from confide.kinds.protocol import train_config
 from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer
-from confide.kinds.tagger.site import TaggerForm
+from confide.kinds.tagger.site import TaggerSpec
 from confide.recipes import settings_file
 from confide.report.plots import PLAIN, svg_file
 from confide.runs.run import computing_as
@@ -186,7 +186,7 @@ def _tagger(
     words = numbered(count_words(tokens, how), min_count=own.min_count)
     letters = numbered(count_characters(tokens), kind="character")
     vocabulary = AgreedWords(words=words.texts, characters=letters.texts)
-    form = TaggerForm.of(settings, tags.types, vocabulary, dim=dim)
+    form = TaggerSpec.of(settings, tags.types, vocabulary, dim=dim)
     return replace(form.trainer(None), word_dropout=settings.training.word_dropout)
 
 
@@ -194,7 +194,7 @@ def _linear(
     settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int
 ) -> TaggerTrainer:
     """The trainer of a linear CRF, whose features need no key where nothing leaves."""
-    form = LinearForm(
+    form = LinearSpec(
         types=list(tags.types),
         tag_scheme=tags.scheme,
         bits=settings.linear.bits,

@@ -149,7 +149,7 @@ class _SiteChoice:
         self._made = self._method(settings)
         self._form, self._weights = opened.model_of(spec)
         self._site = spec.in_process(scratch)
-        self._desk: SiteModel = self._form.at(self._site)
+        self._site_model: SiteModel = self._form.at(self._site)
         self._store = folder.home(spec.name)
         self._round = round_of(folder, spec.name)
         self._run_calibrator = folder.calibrator(spec.name)
@@ -167,7 +167,7 @@ class _SiteChoice:
             if alone:
                 first = self._form.first(derive_seed(self._settings.seed, "home", "weights"))
                 configs = alone_configs(
-                    self._made.config_alone, self._settings, size=self._desk.size
+                    self._made.config_alone, self._settings, size=self._site_model.size
                 )
                 found[TRAINED_ALONE] = self._trained(TRAINED_ALONE, first, configs, patience=10)
         candidates = {}
@@ -207,7 +207,9 @@ class _SiteChoice:
             weights, calibrator = found[best].weights, AS_IS
             if self._settings.select.calibrate:  # with few finds, close to the run's
                 prior = USUAL if self._run_calibrator == AS_IS else self._run_calibrator
-                calibrator = fitted(self._counts(self._desk, weights, "dev").sure, prior=prior)
+                calibrator = fitted(
+                    self._counts(self._site_model, weights, "dev").sure, prior=prior
+                )
             kept = KeptAtHome(best, self._round, weights, *calibrator)
             write_of_run(self._store / KEPT, encode(kept))
         write_of_run(self._store / HOME, made.model_dump_json(indent=1).encode())
@@ -223,9 +225,11 @@ class _SiteChoice:
         if not ahead:
             return FEDERATED, "no other is better on its development text", False
         ahead.sort(key=lambda name: -(found[name].dev or 0.0))
-        task, desks = TASKS[self._settings.task], self._units()
+        task, site_models = TASKS[self._settings.task], self._units()
         counts = {
-            name: [self._counts(desk, found[name].weights, "dev") for desk in desks]
+            name: [
+                self._counts(site_model, found[name].weights, "dev") for site_model in site_models
+            ]
             for name in (FEDERATED, *ahead)
         }
 
@@ -236,7 +240,7 @@ class _SiteChoice:
         rates = [scored.get(kind) for kind in (*task.kinds, *task.typed)]
         support = [one.get("support", 0) for one in rates if isinstance(one, Mapping)]
         many = max(support, default=scored[task.unit])
-        held = f"{many:,} {task.words.found} in {len(desks)} parts of its development text"
+        held = f"{many:,} {task.words.found} in {len(site_models)} parts of its development text"
         if many < LEAST:
             return FEDERATED, f"too little to tell: {held}, at least {LEAST} needed", True
         lucky = {
@@ -264,7 +268,7 @@ class _SiteChoice:
             list(chain.from_iterable(units[first : first + together]))
             for first in range(0, len(units), together)
         ]
-        known = {place: made for place, made in self._site.cache.items() if place != "desk"}
+        known = {place: made for place, made in self._site.cache.items() if place != "site_model"}
         return [self._form.at(replace(self._site, dev=part, cache=dict(known))) for part in parts]
 
     def _trained(
@@ -279,7 +283,7 @@ class _SiteChoice:
         began, weights = time.perf_counter(), start
         for number, config in enumerate(configs, start=1):
             seed = derive_seed(self._settings.seed, "home", self._spec.name, name, number)
-            weights = self._desk.fit(weights, config, seed=seed).weights
+            weights = self._site_model.fit(weights, config, seed=seed).weights
             dev = self._score(weights, "dev")
             if _better(dev, best.dev):
                 best = _BestWeights(weights, dev, number)
@@ -293,12 +297,14 @@ class _SiteChoice:
         if not getattr(self._spec, part):
             return None
         task = TASKS[self._settings.task]
-        return task.value(task.scores(self._counts(self._desk, weights, part)), self._by)
+        return task.value(task.scores(self._counts(self._site_model, weights, part)), self._by)
 
-    def _counts(self, desk: SiteModel, weights: Arrays, part: str) -> Counts:
+    def _counts(self, site_model: SiteModel, weights: Arrays, part: str) -> Counts:
         """Counts of a part of the site model's held-out text."""
         apart = {"apart": True} if self._method.apart else {}
-        counts: Counts = SCORING[self._method.kind.task].counts(desk.scored(weights, part, **apart))
+        counts: Counts = SCORING[self._method.kind.task].counts(
+            site_model.scored(weights, part, **apart)
+        )
         return counts
 
 

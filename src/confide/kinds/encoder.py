@@ -31,7 +31,7 @@ from confide.kinds.pieces import (
     token_text,
     with_word_features,
 )
-from confide.kinds.protocol import ModelSpec, Release, SiteModel, desk_at
+from confide.kinds.protocol import ModelSpec, Release, SiteModel, cached_site_model
 from confide.kinds.public import OfTags
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
@@ -153,7 +153,7 @@ class TokenTrainer(EntityTrainer):
     per_batch: ClassVar[int] = 2048
 
     encoder: FrozenEncoder
-    form: EncoderForm
+    form: EncoderSpec
     open: float = 0.0
 
     @property
@@ -314,7 +314,7 @@ def _batch_spans(
 
 
 @dataclass(frozen=True)
-class EncoderForm(OfTags, MadeOfEncoder):
+class EncoderSpec(OfTags, MadeOfEncoder):
     """The form of an encoder that tags words."""
 
     private: ClassVar[Sequence[str]] = ("tag",)
@@ -343,7 +343,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
 
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""
-        return desk_at(site, self, EncoderSiteModel)
+        return cached_site_model(site, self, EncoderSiteModel)
 
     def trainer(self, files: FrozenEncoder) -> EntityTrainer:
         """The trainer of this form."""
@@ -356,10 +356,10 @@ class EncoderSiteModel(EntitySiteModel):
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of its words, if the encoder is frozen. Raises Refusal."""
         assert isinstance(text, TokenText)
-        bench = self.form.bench(self.site)
-        assert isinstance(bench.trainer, TokenTrainer)
+        shared_model = self.form.shared_model(self.site)
+        assert isinstance(shared_model.trainer, TokenTrainer)
         with agreement.keeping_features():
-            return bench.trainer.featured(text, bench.model, folder=cache_folder())
+            return shared_model.trainer.featured(text, shared_model.model, folder=cache_folder())
 
 
 DESCRIBE = agreement.describing(agreement.encoder_of, types=agreement.own_types)
@@ -371,6 +371,6 @@ class TokenKind(EncoderKind):
     tunes: ClassVar[bool] = True
 
     name: ClassVar[str] = "encoder"
-    Spec: ClassVar[type[ModelSpec]] = EncoderForm
+    Spec: ClassVar[type[ModelSpec]] = EncoderSpec
     release: ClassVar[Release] = Release("tokens.safetensors", "ReleasedTokens", NEEDS_ENCODER)
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)

@@ -26,7 +26,7 @@ from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds import agreement, protocol
 from confide.kinds.steps import Scored, counts_of, score_documents
-from confide.privacy.noise import Sum, UnitSlopes, Whole, make_whole
+from confide.privacy.noise import Sum, UnitGradients, Whole, make_whole
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.counts import Count, TypeMatch, by_sentence, match_documents
 from confide.settings import Settings as RunSettings
@@ -96,7 +96,7 @@ class EntitySiteModel(protocol.SiteModel):
     """The site model of a kind that finds entities.
 
     Beyond what every site model does, it annotates the site's own text with what a model finds
-    (`completed`), and gives the gradients of single sentences (`slopes`).
+    (`completed`), and gives the gradients of single sentences (`row_gradients`).
     """
 
     def __init__(self, site: Site, form: Any) -> None:
@@ -114,13 +114,13 @@ class EntitySiteModel(protocol.SiteModel):
             raise Refusal("tag-outside-set")
         if not {*self.site.types} <= set(self.form.types):
             raise Refusal("type-unknown")
-        self.bench  # noqa: B018
+        self.shared_model  # noqa: B018
 
     @property
-    def bench(self) -> protocol.SharedModel:
+    def shared_model(self) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's public files or key differ."""
-        bench: protocol.SharedModel = self.form.bench(self.site)
-        return bench
+        shared_model: protocol.SharedModel = self.form.shared_model(self.site)
+        return shared_model
 
     def featured(self, text: object, examples: Sequence[batches.Example]) -> object:
         """The text with the states of a frozen encoder, if there is one."""
@@ -422,7 +422,7 @@ def patient_of(document: Document, patients: str) -> str:
 
 
 def clipped_sum(
-    gradients: Iterable[UnitSlopes],
+    gradients: Iterable[UnitGradients],
     *,
     like: Mapping[str, NDArray[np.floating]],
     clip: float,
@@ -457,7 +457,7 @@ class EntitySpec(protocol.ModelSpec):
         """The entity types."""
         return list(self.types)
 
-    def told(self, public: Any, labels: Sequence[str]) -> list[list[batches.TypedSpan]]:
+    def labelled_spans(self, public: Any, labels: Sequence[str]) -> list[list[batches.TypedSpan]]:
         """The spans of each public sentence, from the labels of its rows; none without any."""
         raise NotImplementedError
 
@@ -469,7 +469,7 @@ class EntitySpec(protocol.ModelSpec):
         text = extractor.trainer.prepared(examples)
         if extractor.encoder is not None:
             text = agreement.with_cached(text, examples, extractor.encoder)
-        spans = self.told(public, labels)
+        spans = self.labelled_spans(public, labels)
         return text, extractor.trainer.annotated(text, spans, source=set(self.types))
 
 
@@ -501,10 +501,14 @@ class MadeOfFiles(EntitySpec):
 
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The weights of all that is trained. Raises Refusal at a site without the same files."""
-        made = self.trainer(self.found(self.files)) if site is None else self.bench(site).trainer
+        made = (
+            self.trainer(self.found(self.files))
+            if site is None
+            else self.shared_model(site).trainer
+        )
         return trained(made.initial(seed))
 
-    def bench(self, site: Site) -> protocol.SharedModel:
+    def shared_model(self, site: Site) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's files are not the form's."""
         files = self.found_at(site)
         if files.digest != self.digest:

@@ -45,7 +45,7 @@ TABLE = "table.weight"
 
 
 @dataclass(frozen=True)
-class LinearForm(EntitySpec):
+class LinearSpec(EntitySpec):
     """The form of a linear CRF. Its features are keyed; a release has the key of these alone."""
 
     private: ClassVar[Sequence[str]] = ("crf",)
@@ -104,7 +104,7 @@ class LinearForm(EntitySpec):
 
     def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
-        return protocol.desk_at(site, self, LinearSiteModel)
+        return protocol.cached_site_model(site, self, LinearSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only.
@@ -115,7 +115,7 @@ class LinearForm(EntitySpec):
             raise Refusal("tag-scheme")
         return replace(self, types=agreement.types_in_text(site)) if types else self
 
-    def bench(self, site: Site) -> protocol.SharedModel:
+    def shared_model(self, site: Site) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's key is not the common one."""
 
         def make() -> protocol.SharedModel:
@@ -184,7 +184,7 @@ class LinearSiteModel(EntitySiteModel):
     def rows_seen(self, config: protocol.TrainConfig) -> Arrays:
         """For each row of the table: 1 if a feature of the training text reads it, else 0."""
         assert isinstance(self.own, EncodedSplit)
-        model = self.bench.model
+        model = self.shared_model.model
         assert isinstance(model, LinearTagger)
         seen_V = np.zeros(2**self.form.bits + SPECIALS, np.float32)
         seen_V[rows_read(model, self.own.text)] = 1.0
@@ -195,7 +195,7 @@ class LinearKind(EntityKind):
     """The kind `model.kind = "linear"`. Its features are keyed, as the words of a tagger are."""
 
     name: ClassVar[str] = "linear"
-    Spec: ClassVar[type[protocol.ModelSpec]] = LinearForm
+    Spec: ClassVar[type[protocol.ModelSpec]] = LinearSpec
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE, agreement.CHECK_KEY, agreement.DESCRIBE_ENCODER)
     release: ClassVar[protocol.Release] = protocol.Release(
         "linear.safetensors",
@@ -226,19 +226,19 @@ class LinearKind(EntityKind):
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> protocol.Agreed:
         """Agree on the types, the key and the frozen encoder. Raises FederationError."""
-        types, told = agreement.agree_on_types(run, federation, step=DESCRIBE)
+        types, replies = agreement.agree_on_types(run, federation, step=DESCRIBE)
         nonce, check, holders = agreement.compare_keys(federation)
-        form = LinearForm(
+        form = LinearSpec(
             types=types,
-            **LinearForm.settled(run, public=False),
+            **LinearSpec.settled(run, public=False),
             context_dim=agreement.agree_on_encoder(federation, run.model.context),
             nonce=nonce,
             check=check,
         )
-        sites = sorted(site for site in holders if site in told)
+        sites = sorted(site for site in holders if site in replies)
         return protocol.Agreed(
             form,
             sites,
-            {site: told[site].sentences for site in sites},
-            {site: told[site].types for site in sites},
+            {site: replies[site].sentences for site in sites},
+            {site: replies[site].types for site in sites},
         )

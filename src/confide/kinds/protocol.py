@@ -32,7 +32,7 @@ from confide.federation.messages import Arrays, Value, carries, decode_file, enc
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.files import write_of_run
-from confide.privacy.noise import UnitSlopes
+from confide.privacy.noise import UnitGradients
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
@@ -362,7 +362,7 @@ class SiteModel(ABC):
 
     @property
     @abstractmethod
-    def bench(self) -> SharedModel:
+    def shared_model(self) -> SharedModel:
         """The process's shared model. Raises Refusal if the site's public files or key differ."""
 
     @property
@@ -436,7 +436,7 @@ class SiteModel(ABC):
     @property
     def trainer(self) -> Any:
         """The trainer of the process's model."""
-        return self.bench.trainer
+        return self.shared_model.trainer
 
     def trained_by(self, config: TrainConfig) -> Any:
         """The trainer with the settings of `config`."""
@@ -444,7 +444,7 @@ class SiteModel(ABC):
 
     def model(self, weights: Arrays, *, lent: bool = False) -> Any:
         """The process's model; if `lent`, it uses these very arrays and must not be trained."""
-        model = self.bench.model
+        model = self.shared_model.model
         load_weights(model, weights, lent=lent)
         return model
 
@@ -490,14 +490,14 @@ class SiteModel(ABC):
         )
         return loss, slope, min(config.batch_size, len(own))
 
-    def slopes(self, weights: Arrays, config: TrainConfig, encoded: Any) -> Pulls:
+    def row_gradients(self, weights: Arrays, config: TrainConfig, encoded: Any) -> Pulls:
         """The gradients of `config`'s loss on the text that `completed` gave, without dropout."""
         pulls: Pulls = self.trained_by(config).pulls(self.model(weights, lent=True), encoded)
         return pulls
 
-    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
+    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitGradients]:
         """The gradient of each unit's loss, on the site's own annotation, in any order."""
-        found: Iterator[UnitSlopes] = self.trainer.unit_gradients(
+        found: Iterator[UnitGradients] = self.trainer.unit_gradients(
             self.model(weights, lent=True), self.own, units
         )
         return found
@@ -801,10 +801,10 @@ def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, K
 
 def taken(site: Site, form: ModelSpec) -> Taken:
     """Encode and check the training text with this form; the reply says how much there is."""
-    desk = form.at(site)
-    vectors = site.files["vectors"] = desk.vectors()
-    desk.check()
-    return Taken(shown(site, desk.size), vectors)
+    site_model = form.at(site)
+    vectors = site.files["vectors"] = site_model.vectors()
+    site_model.check()
+    return Taken(shown(site, site_model.size), vectors)
 
 
 def shown(site: Site, size: int) -> int:
@@ -830,15 +830,15 @@ TAKE = Step.of(take)
 SCORE = Step.of(score)
 
 
-def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> SiteModel:
+def cached_site_model(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> SiteModel:
     """The site model of this form, made once; a new form replaces the old one."""
-    kept = site.cache.get("desk")
+    kept = site.cache.get("site_model")
     if kept is not None and (kept[0] is form or encode(kept[0]) == encode(form)):
         found: SiteModel = kept[1]
         return found
-    site.cache.pop("desk", None)
+    site.cache.pop("site_model", None)
     made = make(site, form)
-    site.cache["desk"] = (form, made)
+    site.cache["site_model"] = (form, made)
     site.size = lambda: made.size
     site.draws = partial(form.first, site=site)
     return made

@@ -26,7 +26,7 @@ from confide.kinds.entities import EntitySpec
 from confide.kinds.protocol import ModelSpec, PublicSet, TrainConfig
 from confide.text.document import Document
 from confide.training.batches import Example, TagScheme, TagSet, TypedSpan, examples_from
-from confide.training.trainer import Lesson
+from confide.training.trainer import DistillationTarget
 from confide.training.weights import load_weights, trained
 
 MIB = 2**20
@@ -48,7 +48,7 @@ class Student:
         *,
         labels: Sequence[str],
         weights: Arrays,
-        lesson: Lesson,
+        target: DistillationTarget,
         config: TrainConfig,
         seed: int,
     ) -> tuple[Arrays, float]:
@@ -59,8 +59,8 @@ class Student:
             loss = [labels] w · ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
 
         where student_t is the softmax of the logits of row t (for a CRF, of its log marginals)
-        over τ, the lesson's temperature; the ordinary loss is that of the kind's own training, and
-        w what the lesson says of the labels. The rows of the lesson are those of the public set.
+        over τ, the target's temperature; the ordinary loss is that of the kind's own training, and
+        w what the target says of the labels. The rows of the target are those of the public set.
         Without `labels` the first part is left out.
         """
         with self._lock:
@@ -69,7 +69,7 @@ class Student:
             report = form.trained_by(extractor.trainer, config).distil(
                 extractor.model,
                 annotated,
-                lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
+                target=target if labels else replace(target, labels_T=0 * target.labels_T),
                 epochs=config.epochs,
                 batch_size=config.batch_size,
                 optimiser=config.steps,
@@ -196,7 +196,9 @@ class OfTags(EntitySpec):
         """For each tag, whether its type is one of these; every site knows the one outside."""
         return [True, *(name in types for name in self.types for _ in self.tags.prefixes)]
 
-    def told(self, public: PublicSentences, labels: Sequence[str]) -> list[list[TypedSpan]]:
+    def labelled_spans(
+        self, public: PublicSentences, labels: Sequence[str]
+    ) -> list[list[TypedSpan]]:
         """The spans of each public sentence, from the tags of all tokens; none without any."""
         if not labels:
             return [[] for _ in public.sentences]

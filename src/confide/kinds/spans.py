@@ -29,10 +29,10 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
 from confide.kinds.agreement import describing, encoder_of
-from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.kinds.entities import NEEDS_ENCODER, EncoderKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import TokenBatch, TokenText, token_batch
-from confide.kinds.protocol import ModelSpec, PublicSet, Release, SiteModel, desk_at
+from confide.kinds.protocol import ModelSpec, PublicSet, Release, SiteModel, cached_site_model
 from confide.kinds.public import SEVERAL, PublicSentences, check_size, public_examples
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
@@ -234,7 +234,7 @@ class PublicSpans(PublicSentences):
         """A set of other sentences, read in the same way."""
         return type(self)(sentences, self.width)
 
-    def told(self, labels: Sequence[str]) -> list[list[batches.TypedSpan]]:
+    def labelled_spans(self, labels: Sequence[str]) -> list[list[batches.TypedSpan]]:
         """The spans of each sentence, from the labels of all rows; none without `labels`."""
         found: list[list[batches.TypedSpan]] = [[] for _ in self.sentences]
         starts_E1 = np.append(0, np.cumsum(self._each))
@@ -299,7 +299,7 @@ class SpanTrainer(EntityTrainer):
     flat: ClassVar[bool] = False
 
     encoder: FrozenEncoder
-    form: SpanForm
+    form: SpanSpec
     open: float = 0.0
 
     @property
@@ -370,7 +370,7 @@ class SpanTrainer(EntityTrainer):
     @cached_property
     def _reader(self) -> TokenTrainer:
         own = self.form
-        form = EncoderForm(own.types, dropout=own.dropout, longest=own.longest)
+        form = EncoderSpec(own.types, dropout=own.dropout, longest=own.longest)
         return TokenTrainer(self.encoder, form)
 
     def _inside(self, batch: TokenBatch) -> Tensor:
@@ -397,7 +397,7 @@ class SpanTrainer(EntityTrainer):
 
 
 @dataclass(frozen=True)
-class SpanForm(MadeOfEncoder):
+class SpanSpec(MadeOfEncoder):
     """The form of an encoder that classifies spans."""
 
     private: ClassVar[Sequence[str]] = ("span",)
@@ -436,9 +436,11 @@ class SpanForm(MadeOfEncoder):
         """For each class, whether it is one of these types; every site knows the first."""
         return [True, *(name in types for name in self.types)]
 
-    def told(self, public: PublicSpans, labels: Sequence[str]) -> list[list[batches.TypedSpan]]:
+    def labelled_spans(
+        self, public: PublicSpans, labels: Sequence[str]
+    ) -> list[list[batches.TypedSpan]]:
         """The spans of each public sentence, from the labels of its rows; none without any."""
-        return public.told(labels)
+        return public.labelled_spans(labels)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
@@ -446,7 +448,7 @@ class SpanForm(MadeOfEncoder):
 
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""
-        return desk_at(site, self, SpanSiteModel)
+        return cached_site_model(site, self, SpanSiteModel)
 
     def trainer(self, files: FrozenEncoder) -> EntityTrainer:
         """The trainer of this form."""
@@ -475,7 +477,7 @@ DESCRIBE = describing(encoder_of, types=know_own_types)
 class SpanSiteModel(EntitySiteModel):
     """The site model: its training text has all entities, also those that share words."""
 
-    def __init__(self, site: Site, form: SpanForm) -> None:
+    def __init__(self, site: Site, form: SpanSpec) -> None:
         super().__init__(site, form)
         know_own_types(site)
 
@@ -499,7 +501,7 @@ class SpanKind(EncoderKind):
     """The kind `model.kind = "spans"`."""
 
     name: ClassVar[str] = "spans"
-    Spec: ClassVar[type[ModelSpec]] = SpanForm
+    Spec: ClassVar[type[ModelSpec]] = SpanSpec
     release: ClassVar[Release] = Release("spans.safetensors", "ReleasedSpans", NEEDS_ENCODER)
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 

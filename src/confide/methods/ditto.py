@@ -51,10 +51,10 @@ def train_both(
     """Train the common model, and the site's own towards it; give the common one."""
     memory = known(memory)
     fitted, memory = ask.fit(site, memory, turn)
-    desk = memory.form.at(site)
-    update = fedavg.weighed(desk, ask, fitted)
+    site_model = memory.form.at(site)
+    update = fedavg.weighed(site_model, ask, fitted)
     config = ask.config.with_term(Term(ask.pull, ask.weights))
-    own = desk.fit(memory.own or ask.weights, config, seed=derive_seed(turn.seed, "own"))
+    own = site_model.fit(memory.own or ask.weights, config, seed=derive_seed(turn.seed, "own"))
     return update, replace(memory, own=own.weights)
 
 

@@ -66,7 +66,7 @@ def predict_noisily(
     Raises Refusal.
     """
     memory = known(memory)
-    desk = feded.desk_for(site.without_text(), memory, ask)
+    site_model = feded.desk_for(site.without_text(), memory, ask)
     fits = 1 <= ask.steps <= MOST_STEPS and 0 < ask.rate <= 1 and 0 < ask.drawn < math.inf
     if not fits or ask.average != "all":
         raise Refusal("bad-ask")
@@ -76,7 +76,7 @@ def predict_noisily(
         total = sums.total(weights, like=weights, step=step)
         slope = mean_gradient(total, ask.noise, drawn=ask.drawn)
         weights, moments = adam(weights, slope, moments=moments, learning_rate=ask.rate)
-    return feded.predicted(desk, memory.public, ask=ask, weights=weights), memory
+    return feded.predicted(site_model, memory.public, ask=ask, weights=weights), memory
 
 
 PREDICT_NOISILY = Step.of(predict_noisily, summed=True, noisy=True)

@@ -90,10 +90,10 @@ class Train:
         The method may add a term to the loss. Raises Refusal if the site has no memory or no text.
         """
         memory = known(memory)
-        desk = memory.form.at(site)
+        site_model = memory.form.at(site)
         config = self.config if term is None else self.config.with_term(term)
         config, memory_after = protocol.resuming(memory, config)
-        fitted = desk.fit(self.weights, config, seed=turn.seed)
+        fitted = site_model.fit(self.weights, config, seed=turn.seed)
         return fitted, memory_after()
 
 
@@ -149,10 +149,10 @@ def train(
     return weighed(memory.form.at(site), ask, fitted), memory
 
 
-def weighed(desk: protocol.SiteModel, ask: Train, fitted: protocol.Fitted) -> Update:
+def weighed(site_model: protocol.SiteModel, ask: Train, fitted: protocol.Fitted) -> Update:
     """The result of training at a site model, weighted as the ask says."""
-    rows = desk.rows_seen(ask.config) if ask.tables else {}
-    weight = float(desk.size) if ask.weighting == "examples" else 1.0
+    rows = site_model.rows_seen(ask.config) if ask.tables else {}
+    weight = float(site_model.size) if ask.weighting == "examples" else 1.0
     return Update.of(fitted, weight=weight, seen={name: rows[name] for name in ask.tables})
 
 

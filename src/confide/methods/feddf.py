@@ -36,7 +36,7 @@ from confide.methods.fedavg import FedAvgState, Update, Weighting, mean_of, trai
 from confide.methods.feded import ON_A_PUBLIC_SET, softened_mean
 from confide.methods.method import Facts, Method, OptionsTable, Trait
 from confide.seeds import derive_seed
-from confide.training.trainer import Lesson
+from confide.training.trainer import DistillationTarget
 
 
 class FedDFSettings(OptionsTable):
@@ -100,7 +100,7 @@ class FedDF(Method):
             public,
             labels=[],
             weights=mean_of(together, state.weights),
-            lesson=Lesson(
+            target=DistillationTarget(
                 softened_mean(said, own.temperature),
                 own.temperature,
                 np.zeros(public.rows, np.float32),

@@ -63,7 +63,7 @@ from confide.kinds.relations.model import probabilities
 from confide.kinds.steps import settle
 from confide.methods.method import Facts, Method, OptionsTable, Trait
 from confide.seeds import derive_seed
-from confide.training.trainer import Lesson, softened
+from confide.training.trainer import DistillationTarget, softened
 
 # --- FedED at a site: the messages, and how a site answers
 #
@@ -143,11 +143,11 @@ def train_and_predict(
 ) -> tuple[Predicted, PublicKept[F, P]]:
     """Train on the site's own examples, and predict the public set (Algorithm 1)."""
     memory = known(memory)
-    desk = desk_for(site, memory, ask)
+    site_model = desk_for(site, memory, ask)
     config, memory_after = protocol.resuming(memory, ask.config)
-    fitted = desk.fit(ask.weights, config, seed=turn.seed)
+    fitted = site_model.fit(ask.weights, config, seed=turn.seed)
     memory = memory_after()
-    reply = predicted(desk, memory.public, ask=ask, weights=fitted.weights)
+    reply = predicted(site_model, memory.public, ask=ask, weights=fitted.weights)
     return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
 
 
@@ -160,11 +160,13 @@ def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> prot
 
 
 def predicted(
-    desk: protocol.SiteModel, public: P, *, ask: TrainAndPredict, weights: Arrays
+    site_model: protocol.SiteModel, public: P, *, ask: TrainAndPredict, weights: Arrays
 ) -> Predicted:
     """Predict the public set with these weights, as if one sentence had been trained on."""
-    logits_SR = desk.predicted(weights, public)
-    knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)
+    logits_SR = site_model.predicted(weights, public)
+    knows_R = np.array(
+        site_model.known_classes() if ask.average == "known" else [True] * ask.classes
+    )
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload, average=ask.average)
     return Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
@@ -447,7 +449,7 @@ class FedED(Method):
     ) -> tuple[Arrays, Facts]:
         """The central model after the distillation of a round, and its facts (Eq. 6)."""
         own = self.options
-        lesson = Lesson(
+        target = DistillationTarget(
             teacher_SR,
             own.temperature if own.temper_student else 1.0,
             np.full(len(teacher_SR), bool(state.labels), np.float32),
@@ -461,13 +463,13 @@ class FedED(Method):
         named = derive_seed(seed, "distil", config.round)
         if own.holdout_share:
             held_S = self._held(state, seed)
-            return self._best(state, teacher_SR, lesson, held_S, config=config, seed=named)
+            return self._best(state, teacher_SR, target, held_S, config=config, seed=named)
         weights, loss = self._student.learn(
             state.form,
             state.public,
             labels=state.labels,
             weights=state.weights,
-            lesson=lesson,
+            target=target,
             config=config,
             seed=named,
         )
@@ -483,7 +485,7 @@ class FedED(Method):
         self,
         state: Central,
         teacher_SR: NDArray[np.float32],
-        lesson: Lesson,
+        target: DistillationTarget,
         held_S: Chosen,
         *,
         config: protocol.TrainConfig,
@@ -509,8 +511,8 @@ class FedED(Method):
                 rest,
                 labels=labels[~held_S].tolist() if state.labels else [],
                 weights=weights,
-                lesson=replace(
-                    lesson, teacher_TY=lesson.teacher_TY[~held_S], labels_T=lesson.labels_T[~held_S]
+                target=replace(
+                    target, teacher_TY=target.teacher_TY[~held_S], labels_T=target.labels_T[~held_S]
                 ),
                 config=replace(config, epochs=1),
                 seed=derive_seed(seed, "pass", epoch),

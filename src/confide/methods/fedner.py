@@ -170,12 +170,12 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
         raise Refusal("private-part")
     common: Any = ask.form
     form: F = common.own(site, ask.private, types=ask.own_types)
-    desk = form.at(site)
-    vectors = site.files["vectors"] = desk.vectors()
+    site_model = form.at(site)
+    vectors = site.files["vectors"] = site_model.vectors()
     site.draws = partial(_shared, site=site, form=common, private=ask.private)
     first = form.first(turn.seed, site=site)
     own = {name: array for name, array in first.items() if is_of(name, ask.private)}
-    lift = desk.lift()
+    lift = site_model.lift()
     start = {**ask.tables, **own}
     mine = Enrolled(
         form,
@@ -186,7 +186,7 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
         lift_rows={name: rows_KD - start[name][ids_K] for name, (ids_K, rows_KD) in lift.items()},
         own=own,
     )
-    return Taken(shown(site, desk.size), vectors), mine
+    return Taken(shown(site, site_model.size), vectors), mine
 
 
 def _shared(seed: int, *, site: Site, form: ModelSpec, private: Sequence[str]) -> Arrays:
@@ -218,7 +218,7 @@ def improve(
     memory = known(memory)
     if ask.weights.keys() & memory.own.keys():
         raise Refusal("bad-ask")  # or the update of a private part would leave
-    desk = memory.form.at(site)
+    site_model = memory.form.at(site)
     config = replace(ask.config, batch_size=memory.batch_size)
     shared, own = ask.weights, memory.own
     moments = AdamMoments(memory.steps, memory.means, memory.squares)
@@ -226,7 +226,9 @@ def improve(
     losses, examples = [], 0
     for number in range(ask.local_steps):
         weights = lifted({**shared, **own}, memory)
-        loss, slope, drawn = desk.gradient(weights, config, seed=derive_seed(turn.seed, number))
+        loss, slope, drawn = site_model.gradient(
+            weights, config, seed=derive_seed(turn.seed, number)
+        )
         losses.append(loss)
         examples += drawn
         moved = own if ask.local_steps == 1 else {**shared, **own}
@@ -259,11 +261,11 @@ def score_own(
     """Count on the site's development text, and keep the model if it is the best yet there."""
     memory = known(memory)
     weights = memory.now(ask.weights)
-    desk = memory.form.at(site)
-    counted: S = desk.scored(weights, "dev")
+    site_model = memory.form.at(site)
+    counted: S = site_model.scored(weights, "dev")
     value = -1 / max(turn.round, 1)  # grows from round to round, and stays below every score
     if ask.select != "last":
-        found = desk.worth(counted, ask.select)
+        found = site_model.worth(counted, ask.select)
         value = value if found is None else found
     if value <= memory.best_score:
         return counted, memory

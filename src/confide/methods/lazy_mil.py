@@ -381,12 +381,12 @@ def bid(
         raise Refusal("bad-ask")
     if site.guards.masked and not 0 < ask.levels <= MOST_LEVELS:
         raise Refusal("only-masked")
-    desk = _desk(site, memory)
-    looked = desk.looked("train")
-    likely_SR = desk.likely(ask.weights, vectors=ask.vectors)
+    site_model = _site_model(site, memory)
+    looked = site_model.looked("train")
+    likely_SR = site_model.likely(ask.weights, vectors=ask.vectors)
     digests_G16 = looked.digests_G16
     if ask.levels:
-        digests_G16 = of_this_ask(digests_G16, desk.key, encode(ask))
+        digests_G16 = of_this_ask(digests_G16, site_model.key, encode(ask))
     order_G = np.argsort(one_each(digests_G16), kind="stable")
     found = ranked_sentences(
         likely_SR,
@@ -410,10 +410,10 @@ def bid(
     return Bids(digests_G16, levelled(best_G, ask.levels, temperature=ask.temperature)), kept
 
 
-def _desk(site: Site, memory: LazyMemory[F]) -> BagSiteModel:
-    desk = memory.form.at(site)
-    assert isinstance(desk, BagSiteModel)
-    return desk
+def _site_model(site: Site, memory: LazyMemory[F]) -> BagSiteModel:
+    site_model = memory.form.at(site)
+    assert isinstance(site_model, BagSiteModel)
+    return site_model
 
 
 def check_bids(ask: Bid, reply: Bids) -> None:
@@ -471,10 +471,10 @@ def train_on_winners(
     memory = known(memory)
     if memory.bid_round != turn.round or not len(memory.won_W):
         raise Refusal("not-bid")
-    desk = _desk(site, memory)
+    site_model = _site_model(site, memory)
     won_W = memory.won_W
     config, memory_after = resuming(memory, ask.config)
-    fitted = desk.fit(ask.weights, config, seed=turn.seed, only_W=won_W)
+    fitted = site_model.fit(ask.weights, config, seed=turn.seed, only_W=won_W)
     memory = memory_after()
     weight = float(len(won_W)) if ask.weighting == "examples" else 1.0
     return fedavg.Update.of(fitted, weight=weight), memory

@@ -151,17 +151,17 @@ class NoisySite:
         """The sum without noise. All that is done with the text is done here."""
         noise = self.noise
         self.site.check_sentences()
-        desk = self.form.at(self.site)
+        site_model = self.form.at(self.site)
         place, cache = ("units", noise.unit, noise.patients), self.site.cache
         if place not in cache:
-            desk.check()
+            site_model.check()
             cache[place] = units_of(
-                desk.places, self.site.train, unit=noise.unit, patients=noise.patients
+                site_model.places, self.site.train, unit=noise.unit, patients=noise.patients
             )
         units: list[Rows] = cache[place]
         took_U = draw_units(key, len(units), rate=noise.rate)
         chosen = [rows for rows, took in zip(units, took_U, strict=True) if took]
-        gradients = desk.unit_gradients(weights, chosen) if chosen else ()
+        gradients = site_model.unit_gradients(weights, chosen) if chosen else ()
         return clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)
 
 

@@ -57,7 +57,7 @@ from confide.methods.fedavg import FedAvg, Train, Update, mean_of, train_ask, tr
 from confide.methods.fedner import ON_ANNOTATION
 from confide.methods.method import Facts, OptionsTable, Trait
 from confide.training.batches import covered
-from confide.training.examples import RowSlopes
+from confide.training.examples import RowGradients
 from confide.training.trainer import Pulls
 
 # --- Pseudo-complete annotation at a site
@@ -141,36 +141,36 @@ class Completed(Update):
 
 
 def _annotated(
-    desk: protocol.SiteModel, ask: Weigh | Complete, *, distil: bool = True, round: int
+    site_model: protocol.SiteModel, ask: Weigh | Complete, *, distil: bool = True, round: int
 ) -> protocol.CompleteText:
     """The training text with its own annotation and, if it distils, the common model's (3.2).
 
     Made once per round, if both steps of the round say the same.
     """
     weights = ask.weights if distil else None
-    cache = desk.site.cache
-    key = (desk, round, digest_of_weights(weights or {}), ask.confidence)
+    cache = site_model.site.cache
+    key = (site_model, round, digest_of_weights(weights or {}), ask.confidence)
     kept = cache.get("completing annotated")
     if kept is None or kept[0] != key:
-        kept = (key, desk.completed(weights, confidence=ask.confidence))
+        kept = (key, site_model.completed(weights, confidence=ask.confidence))
         cache["completing annotated"] = kept
     found: protocol.CompleteText = kept[1]
     return found
 
 
-def _pulls(desk: protocol.SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
+def _pulls(site_model: protocol.SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
     """The gradients of every training row under the round's weights, made once.
 
     The target is zero if fewer rows have one than a gradient must cover.
     """
-    encoded, key = _annotated(desk, ask, round=round).encoded, (desk, round, ask.config)
-    kept = desk.site.cache.get("completing slopes")
+    encoded, key = _annotated(site_model, ask, round=round).encoded, (site_model, round, ask.config)
+    kept = site_model.site.cache.get("completing slopes")
     if kept is None or kept[0] != key or kept[1] is not encoded:
-        found = desk.slopes(ask.weights, ask.config, encoded)
+        found = site_model.row_gradients(ask.weights, ask.config, encoded)
         if not covered(found.rows):  # too few rows have a target for its gradient to leave
             found = found._replace(target_G=np.zeros_like(found.target_G))
         kept = (key, encoded, found)
-        desk.site.cache["completing slopes"] = kept
+        site_model.site.cache["completing slopes"] = kept
     pulls: Pulls = kept[2]
     return pulls
 
@@ -193,15 +193,17 @@ def complete(
 ) -> tuple[Completed, Counting[F]]:
     """Update the instance weights, and train on the pseudo-complete annotation."""
     memory = known(memory)
-    desk = memory.form.at(site)
-    annotated = _annotated(desk, ask, distil=ask.distil, round=turn.round)
-    after = _reweighed(desk, memory, ask, round=turn.round) if ask.slope_G.size else memory
+    site_model = memory.form.at(site)
+    annotated = _annotated(site_model, ask, distil=ask.distil, round=turn.round)
+    after = _reweighed(site_model, memory, ask, round=turn.round) if ask.slope_G.size else memory
     site.cache.pop("completing slopes", None)
     each_S = counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
     config, memory_after = protocol.resuming(after, ask.config)
-    fitted = desk.fit(ask.weights, config, seed=turn.seed, encoded=annotated.encoded, each_S=each_S)
+    fitted = site_model.fit(
+        ask.weights, config, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
+    )
     after = memory_after()
-    found = weighed(desk, ask, fitted)
+    found = weighed(site_model, ask, fitted)
     return Completed(**vars(found), own=annotated.own, pseudo=annotated.pseudo), after
 
 
@@ -220,14 +222,14 @@ def score_apart(
 
 
 def _reweighed(
-    desk: protocol.SiteModel, memory: Counting[F], ask: Complete, *, round: int
+    site_model: protocol.SiteModel, memory: Counting[F], ask: Complete, *, round: int
 ) -> Counting[F]:
     """The memory with this round's instance weights (Eq. 12), from the other sites' gradient."""
-    pulls = _pulls(desk, ask, round=round)
+    pulls = _pulls(site_model, ask, round=round)
     before_S = memory.instance_weights_S
     if len(before_S) != len(pulls.source):
         before_S = np.ones(len(pulls.source), np.float32)
-    most, own_G = desk.site.guards.max_norm, pulls.target_G  # as it entered the sum
+    most, own_G = site_model.site.guards.max_norm, pulls.target_G  # as it entered the sum
     own_G = own_G if most is None else bounded({"slope": own_G}, most)["slope"]
     others_G = ask.slope_G - own_G
     after_S = moved_weights(before_S, pulls.source, others_G=others_G, momentum=ask.kept)
@@ -236,7 +238,7 @@ def _reweighed(
 
 def moved_weights(
     before_S: NDArray[np.float32],
-    source: RowSlopes,
+    source: RowGradients,
     *,
     others_G: NDArray[np.float32],
     momentum: float,
@@ -246,8 +248,8 @@ def moved_weights(
     A row without a source gradient keeps its weight; so do all rows if no other site has a target
     gradient.
 
-    >>> from confide.training.examples import WholeSlopes
-    >>> source = WholeSlopes(np.float32([[1, 0], [0, 0]]))
+    >>> from confide.training.examples import WholeGradients
+    >>> source = WholeGradients(np.float32([[1, 0], [0, 0]]))
     >>> moved_weights(np.ones(2, np.float32), source,
     ...               others_G=np.float32([2, 0]), momentum=0.9).tolist()
     [1.0, 1.0]

@@ -177,7 +177,7 @@ _CLIPPED_AT_ONCE = 2**15
 class TableRows:
     """The rows of a table that units reach; all others are zeros. No unit has a row twice.
 
-    `units_N` are positions among the units of the `UnitSlopes`, in order; `ids_N` are the rows.
+    `units_N` are positions among the units of the `UnitGradients`, in order; `ids_N` are the rows.
     """
 
     units_N: NDArray[np.int64]
@@ -186,7 +186,7 @@ class TableRows:
 
 
 @dataclass(frozen=True, eq=False)
-class UnitSlopes:
+class UnitGradients:
     """The gradients of some units. Clipping overwrites them.
 
     `numbers_U` says which units these are. `names` are the parameters whose numbers stand end to
@@ -228,7 +228,7 @@ def unflatten(
     return found
 
 
-def make_whole(slopes: UnitSlopes, *, clip: float, grid: int) -> None:
+def make_whole(gradients: UnitGradients, *, clip: float, grid: int) -> None:
     """Each unit's vector in whole numbers, in place: `clip` is `grid` of them.
 
     Its L2 norm is then at most `grid`. What is not finite is all zeros: a unit is never refused
@@ -237,27 +237,27 @@ def make_whole(slopes: UnitSlopes, *, clip: float, grid: int) -> None:
     """
     steps = np.float32(grid / clip)
     with np.errstate(over="ignore", invalid="ignore"):
-        squares_U = _rounded(slopes, np.full(len(slopes.numbers_U), steps), np.rint)
+        squares_U = _rounded(gradients, np.full(len(gradients.numbers_U), steps), np.rint)
     norms_U = np.sqrt(squares_U)
     odd_U = ~(norms_U <= _LARGEST)
     if odd_U.any():
-        norms_U = _tamed(slopes, np.flatnonzero(odd_U), norms_U, grid)
+        norms_U = _tamed(gradients, np.flatnonzero(odd_U), norms_U, grid)
     factors_U = np.ones_like(norms_U)
     np.divide(grid, norms_U, out=factors_U, where=norms_U > grid)
     while (factors_U < 1).any():
-        squares_U = _rounded(slopes, factors_U.astype(np.float32), np.trunc)
+        squares_U = _rounded(gradients, factors_U.astype(np.float32), np.trunc)
         factors_U = np.where(squares_U > grid * grid, 1 - 2.0**-20, 1.0)
 
 
 def _rounded(
-    slopes: UnitSlopes, factors_U: NDArray[np.float32], rounding: np.ufunc
+    gradients: UnitGradients, factors_U: NDArray[np.float32], rounding: np.ufunc
 ) -> NDArray[np.float64]:
     """Multiply each unit's numbers and round them, in place; the new squares of their norms.
 
     What is multiplied by 1 was rounded before and stays.
     """
     squares_U = np.zeros(len(factors_U))
-    for unit, dense_G in enumerate(slopes.dense_UG):
+    for unit, dense_G in enumerate(gradients.dense_UG):
         if rounding is np.trunc and factors_U[unit] == 1:
             continue
         for start in range(0, len(dense_G), _CLIPPED_AT_ONCE):
@@ -265,7 +265,7 @@ def _rounded(
             rounding(np.multiply(block_B, factors_U[unit], out=block_B), out=block_B)
             wide_B = block_B.astype(np.float64)
             squares_U[unit] += np.dot(wide_B, wide_B)
-    for table in slopes.tables.values():
+    for table in gradients.tables.values():
         rows_ND = table.rows_ND
         np.multiply(rows_ND, factors_U[table.units_N, None], out=rows_ND)
         rounding(rows_ND, out=rows_ND)
@@ -276,13 +276,13 @@ def _rounded(
 
 
 def _tamed(
-    slopes: UnitSlopes, odd: NDArray[np.int64], norms_U: NDArray[np.float64], grid: int
+    gradients: UnitGradients, odd: NDArray[np.int64], norms_U: NDArray[np.float64], grid: int
 ) -> NDArray[np.float64]:
     """Vectors too long for exact squares, of a norm near twice the grid; zeros if not finite."""
     norms_U = norms_U.copy()
     for unit in odd:
-        parts = [slopes.dense_UG[unit]]
-        for table in slopes.tables.values():
+        parts = [gradients.dense_UG[unit]]
+        for table in gradients.tables.values():
             start, end = np.searchsorted(table.units_N, [unit, unit + 1])
             parts.append(table.rows_ND[start:end])
         most = max((float(np.abs(part).max()) for part in parts if part.size), default=0.0)
@@ -304,12 +304,12 @@ class Sum:
     def __init__(self, like: Mapping[str, NDArray[np.floating]]) -> None:
         self._total = {name: np.zeros(array.shape) for name, array in like.items()}
 
-    def add(self, slopes: UnitSlopes) -> None:
+    def add(self, gradients: UnitGradients) -> None:
         """Add vectors; at most 2^30 units in all."""
-        sums_G = slopes.dense_UG.sum(0, dtype=np.float64)
-        for name, sums in unflatten(sums_G, slopes.names, self._total).items():
+        sums_G = gradients.dense_UG.sum(0, dtype=np.float64)
+        for name, sums in unflatten(sums_G, gradients.names, self._total).items():
             self._total[name] += sums
-        for name, table in slopes.tables.items():
+        for name, table in gradients.tables.items():
             order_N = np.argsort(table.ids_N, kind="stable")
             ids_K, starts_K = np.unique(table.ids_N[order_N], return_index=True)
             if len(ids_K):

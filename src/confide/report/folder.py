@@ -25,7 +25,7 @@ from confide.files import Tree
 from confide.runs import folder as run_folder
 from confide.runs.folder import AtHome, Audit, RunFolder, SentencesFile
 from confide.runs.result import RESULT, Result, RoundRecord, Scores, Traffic, read_record
-from confide.runs.standing import standing
+from confide.runs.status import current_result
 from confide.tasks import TASKS, USUAL, Task
 from confide.words import points, size
 
@@ -384,7 +384,7 @@ def load_run(path: Path, *, text: bool = True, unfinished: bool = False) -> Fini
     if not path.is_dir():
         raise RunError("there is no such run folder", where=str(path), fix="check the path")
     folder, running = RunFolder(path), unfinished and not (path / RESULT).exists()
-    result = standing(path) if running else Result.read(path)
+    result = current_result(path) if running else Result.read(path)
     name = result.name or path.resolve().name
     run = FinishedRun(
         path=path,

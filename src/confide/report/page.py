@@ -14,9 +14,15 @@ from confide.files import for_the_owner, write_whole
 from confide.report import sections
 from confide.report.folder import FinishedRun, RefusedReplies, load_run, load_runs, task_of
 from confide.report.plots import MOST_ROWS, Range
-from confide.runs.folder import CANDIDATES, RunFolder, told_epsilon, told_of, told_smallest
+from confide.runs.folder import (
+    CANDIDATES,
+    RunFolder,
+    audit_sentence,
+    epsilon_sentence,
+    smallest_sentence,
+)
 from confide.runs.result import RESULT, advice_on_run
-from confide.runs.standing import checkpoint_marks
+from confide.runs.status import checkpoint_marks
 from confide.scoring.relations import FIRSTS
 from confide.tasks import TASKS
 from confide.version import __version__
@@ -118,7 +124,7 @@ def render_report(runs: Sequence[FinishedRun], *, renewed: bool = False) -> str:
         title=", ".join(dict.fromkeys(run.name for run in runs)),
         lede=lede(runs),
         headline=headline(runs),
-        told_range=told_range,
+        range_text=range_text,
         running=[run for run in runs if run.running],
         renew=RENEW if renewed else 0,
         notices=_notices(runs),
@@ -151,7 +157,11 @@ def render_report(runs: Sequence[FinishedRun], *, renewed: bool = False) -> str:
             for n, view in enumerate(views)
             if view.run.audit is not None
         ],
-        told_audit={"site": told_of, "epsilon": told_epsilon, "smallest": told_smallest},
+        audit_sentences={
+            "site": audit_sentence,
+            "epsilon": epsilon_sentence,
+            "smallest": smallest_sentence,
+        },
         spent=[
             (view, budget)
             for n, view in enumerate(views)
@@ -233,10 +243,10 @@ def headline(runs: Sequence[FinishedRun]) -> Headline | None:
     return Headline(run.score(kind), called, "test text", range, tuple(facts))
 
 
-def told_range(range: Range | None) -> str:
+def range_text(range: Range | None) -> str:
     """An interval in words; empty if there is none.
 
-    >>> told_range((0.94751, 0.97))
+    >>> range_text((0.94751, 0.97))
     '95 % interval 94.8 to 97.0'
     """
     if range is None:

@@ -20,7 +20,7 @@ from confide.federation.ledger import Entry
 from confide.report import plots
 from confide.report.folder import EntityErrors, Errors, FinishedRun, task_of, totals
 from confide.report.plots import Look, Range, RunCurve
-from confide.runs.folder import Audit, told_of
+from confide.runs.folder import Audit, audit_sentence
 from confide.runs.result import Private, RoundRecord, SureBin
 from confide.scoring.calibration import AS_IS
 from confide.scoring.counts import Scored
@@ -647,7 +647,7 @@ def audit_svg(audit: Audit) -> str:
 
 def audit_plot(audit: Audit, *, id: str) -> Markup:
     """The drawing of an audit as an element of a page."""
-    sentences = " ".join(f"{name}: {told_of(one)}." for name, one in audit.sites.items())
+    sentences = " ".join(f"{name}: {audit_sentence(one)}." for name, one in audit.sites.items())
     return plots.figure_svg(_audit_figure(audit), id=id, alternative=sentences)
 
 

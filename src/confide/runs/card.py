@@ -18,7 +18,14 @@ from pathlib import Path
 from confide.errors import printable
 from confide.federation.ledger import ledger_files, read_ledger
 from confide.files import write_of_run
-from confide.runs.folder import RunFolder, audited, shareable, told_epsilon, told_of, told_smallest
+from confide.runs.folder import (
+    RunFolder,
+    audit_sentence,
+    audited,
+    epsilon_sentence,
+    shareable,
+    smallest_sentence,
+)
 from confide.runs.result import Result
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import REFERENCES, Settings
@@ -178,9 +185,9 @@ def _audited(run: Path, called: Mapping[str, str]) -> Iterator[str]:
     """The three numbers of the run's audit, if there is one, with its sites as they are called."""
     found = audited(RunFolder(run))
     if found is not None:
-        lines = [f"S{called[name][1:]}: {told_of(found.sites[name])}." for name in called
+        lines = [f"S{called[name][1:]}: {audit_sentence(found.sites[name])}." for name in called
                  if name in found.sites]  # fmt: skip
-        lines += [f"{told_epsilon(found)}.", f"{told_smallest(found.crossed)}."]
+        lines += [f"{epsilon_sentence(found)}.", f"{smallest_sentence(found.crossed)}."]
         yield from (safe(line, most=400) for line in lines)
 
 

@@ -644,7 +644,7 @@ def audited(folder: RunFolder) -> Audit | None:
 # --- in words ---------------------------------------------------------------------------------
 
 
-def told_of(one: SiteAudit) -> str:
+def audit_sentence(one: SiteAudit) -> str:
     """Say in a sentence what an attacker finds at a site."""
     best = one.strongest
     return (
@@ -666,7 +666,7 @@ def _small(number: float) -> str:
     return f"{number:g}".replace("e-0", "e-")
 
 
-def told_epsilon(found: Audit) -> str:
+def epsilon_sentence(found: Audit) -> str:
     """ε promised beside ε measured."""
     promised, measured = "none", "not measured, for want of canaries"
     if found.promised is not None:
@@ -679,7 +679,7 @@ def told_epsilon(found: Audit) -> str:
     return f"{said}. The promise was broken" if found.broken else said
 
 
-def told_smallest(crossed: Crossed) -> str:
+def smallest_sentence(crossed: Crossed) -> str:
     """The fewest sites in any sum that the server could read."""
     few = crossed.smallest
     what = "The smallest number of sites in any sum that the server could read"
@@ -689,10 +689,10 @@ def told_smallest(crossed: Crossed) -> str:
     return f"{what}: {few}{how}"
 
 
-def told(found: Audit) -> Iterator[str]:
+def audit_sentences(found: Audit) -> Iterator[str]:
     """The audit in sentences: the three numbers, and what they rest on."""
     for name, one in found.sites.items():
-        yield f"{name}: {told_of(one)}"
+        yield f"{name}: {audit_sentence(one)}"
         for by, kind in (("losses", one.membership), ("references", one.referenced)):
             if kind is not None:
                 yield (
@@ -705,8 +705,8 @@ def told(found: Audit) -> Iterator[str]:
                 f"  by {own.canaries} canaries: AUC {own.auc}; ε at least {own.epsilon:.2f}; median"
                 f" exposure {own.exposure:.1f} bits (chance 1.0, at most {own.most:.1f})"
             )
-    yield told_epsilon(found)
-    yield told_smallest(found.crossed)
+    yield epsilon_sentence(found)
+    yield smallest_sentence(found.crossed)
 
 
 # --- Personal models: what a site keeps for itself after a run (`confide.jobs.personalise`)

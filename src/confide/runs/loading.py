@@ -30,7 +30,7 @@ from confide.methods.method import Pair
 from confide.runs.card import Copied, write_card
 from confide.runs.folder import HeldFolder, RunFolder, kept_at_home
 from confide.runs.sites import Gathered, gather
-from confide.runs.standing import so_far
+from confide.runs.status import so_far
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS, TaskName

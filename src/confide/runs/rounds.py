@@ -20,7 +20,7 @@ from confide.federation.messages import Arrays, decode, encode
 from confide.federation.steps import LARGEST, odd_part
 from confide.files import Tree
 from confide.methods.method import Method
-from confide.runs.standing import round_event
+from confide.runs.status import round_event
 from confide.scoring.calibration import AS_IS, fitted
 from confide.scoring.counts import Scored
 from confide.settings import Settings

@@ -47,7 +47,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.result import Result
 from confide.runs.rounds import Rounds, Selected, checkpointed_ledger
 from confide.runs.sites import Gathered, gather, pooled, public_only
-from confide.runs.standing import ended, started
+from confide.runs.status import ended, started
 from confide.scoring import calibration
 from confide.settings import SIMULATED, Settings, anchored, load_settings
 from confide.tasks import TASKS, Counts

@@ -335,7 +335,7 @@ class Guessed(NamedTuple):
     epsilon: float
 
 
-def told_apart(
+def membership_auc(
     members: Side, others: Side, *, false: float = 0.01, samples: int = 1000, seed: int = 0
 ) -> tuple[Estimate, Estimate]:
     """The AUC, and the share of members found at this share of false accusations.

@@ -24,7 +24,7 @@ from confide.files import path_inside, plain_names
 from confide.jobs.comparison import RunComparison, compare
 from confide.runs.folder import RunFolder
 from confide.runs.result import RESULT, Result, RoundRecord
-from confide.runs.standing import standing
+from confide.runs.status import current_result
 from confide.serve.gate import CallerLimits, HttpError, Pages, fill
 from confide.tasks import TASKS
 from confide.words import duration
@@ -203,7 +203,7 @@ def _stamp(path: Path) -> list[tuple[str, float]]:
 def _read_run(path: Path, *, changed: float) -> WatchedRun:
     finished = (path / RESULT).exists()
     try:
-        result = RunFolder(path).result() if finished else standing(path)
+        result = RunFolder(path).result() if finished else current_result(path)
     except (ConfideError, ValueError, OSError):
         return WatchedRun(path.name, "unreadable", changed=changed)
     done = result.history[-1].round if result.history else 0

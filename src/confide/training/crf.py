@@ -170,7 +170,7 @@ class _NegativeLogLikelihood(CRFLoss):
         return (found.log_partition_B - score_B).to(emissions_BLY.dtype)
 
 
-def slopes_of_scores(loss_B: Tensor) -> Scores | None:
+def gradient_of_scores(loss_B: Tensor) -> Scores | None:
     """The gradient of each row's loss by the scores: moves_BYY, starts_BY, ends_BY.
 
     `loss_B` comes straight from a loss of a CRF, before its backward pass; None if it does not.
@@ -428,7 +428,7 @@ def token_losses(
 
 
 class _TokenLosses(torch.autograd.Function):
-    """Forward: the backward messages. Backward: the recursion of the slopes."""
+    """Forward: the backward messages. Backward: the recursion of the gradients."""
 
     @staticmethod
     def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
@@ -452,15 +452,15 @@ class _TokenLosses(torch.autograd.Function):
         mask_BL = mask_of(lengths_B, tags_BL.shape[1])
         weights_BL = gradient_BL.double().masked_fill(~mask_BL, 0.0)
         found = _Chain(weights_BL, *parts)
-        slopes_of = _slopes_in_logs if ctx.in_logs else _slopes
-        slopes_BLY, by_moves_YY = slopes_of(found, weights_BL, tags_BL, lengths_B=lengths_B)
+        gradients_of = _slopes_in_logs if ctx.in_logs else _slopes
+        grads_BLY, by_moves_YY = gradients_of(found, weights_BL, tags_BL, lengths_B=lengths_B)
         by_moves_YY.index_put_(
             (tags_BL[:, :-1], tags_BL[:, 1:]), -weights_BL[:, 1:], accumulate=True
         )
-        by_ends_Y = slopes_BLY[
+        by_ends_Y = grads_BLY[
             torch.arange(len(lengths_B), device=lengths_B.device), lengths_B - 1
         ].sum(0)
-        sums = (slopes_BLY, by_moves_YY, slopes_BLY[:, 0].sum(0), by_ends_Y)
+        sums = (grads_BLY, by_moves_YY, grads_BLY[:, 0].sum(0), by_ends_Y)
         return *(part.to(ctx.kind) for part in sums), None, None
 
 
@@ -504,7 +504,7 @@ def _scaled_chain(
 def _slopes(
     found: _Chain, weights_BL: Tensor, tags_BL: Tensor, *, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """slopes_BLY, and by_moves_YY without the counts of the actual moves."""
+    """grads_BLY, and by_moves_YY without the counts of the actual moves."""
     length = tags_BL.shape[1]
     goes_on_BL1 = mask_of(lengths_B - 1, length)[:, :, None]
     over_BLY = found.behind_BLY.reciprocal().masked_fill_(
@@ -516,17 +516,17 @@ def _slopes(
     )
     over, there, ahead = over_BLY.unbind(1), there_BLY.unbind(1), ahead_BLY.unbind(1)
     suffix = found.suffix_BLY.unbind(1)
-    slopes = [weights_BL[:, :1] * found.first_BY - there[0]]
+    gradients = [weights_BL[:, :1] * found.first_BY - there[0]]
     shares = []
     for t in range(length - 1):
-        shares.append((slopes[-1] + ahead[t]) * over[t])
-        slopes.append((shares[-1] @ found.moves_YY).mul_(suffix[t + 1]).sub_(there[t + 1]))
-    slopes_BLY = torch.stack(slopes, 1)
+        shares.append((gradients[-1] + ahead[t]) * over[t])
+        gradients.append((shares[-1] @ found.moves_YY).mul_(suffix[t + 1]).sub_(there[t + 1]))
+    grads_BLY = torch.stack(gradients, 1)
     if length == 1:
-        return slopes_BLY, torch.zeros_like(found.moves_YY)
+        return grads_BLY, torch.zeros_like(found.moves_YY)
     shares_BMY = torch.stack(shares, 1)
     passed_YY = shares_BMY.flatten(0, 1).T @ found.suffix_BLY[:, 1:].flatten(0, 1)
-    return slopes_BLY, found.moves_YY * passed_YY
+    return grads_BLY, found.moves_YY * passed_YY
 
 
 # --- in logarithms --------------------------------------------------------------------------
@@ -559,10 +559,10 @@ def _slopes_in_logs(
     batch, length = tags_BL.shape
     rows_B, last_B = torch.arange(batch, device=lengths_B.device), lengths_B - 1
     by_moves_YY = torch.zeros_like(found.moves_YY)
-    slopes_BLY = torch.zeros_like(found.suffix_BLY)
+    grads_BLY = torch.zeros_like(found.suffix_BLY)
     slope_BY = weights_BL[:, :1] * found.first_BY
     slope_BY[rows_B, tags_BL[:, 0]] -= weights_BL[:, 0]
-    slopes_BLY[:, 0] = slope_BY
+    grads_BLY[:, 0] = slope_BY
     for t in range(length - 1):
         weight_B = weights_BL[:, t + 1]
         upon_BY = slope_BY.index_put((rows_B, tags_BL[:, t]), weight_B, accumulate=True)
@@ -572,8 +572,8 @@ def _slopes_in_logs(
         by_moves_YY += passed_BYY.sum(0)
         slope_BY = passed_BYY.sum(1)
         slope_BY[rows_B, tags_BL[:, t + 1]] -= weight_B
-        slopes_BLY[:, t + 1] = slope_BY
-    return slopes_BLY, by_moves_YY
+        grads_BLY[:, t + 1] = slope_BY
+    return grads_BLY, by_moves_YY
 
 
 # --- Log marginals

@@ -28,40 +28,40 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from confide.privacy.noise import TableRows, UnitSlopes
+from confide.privacy.noise import TableRows, UnitGradients
 from confide.training.batches import Rows
-from confide.training.crf import CRF, slopes_of_scores
+from confide.training.crf import CRF, gradient_of_scores
 from confide.training.devices import WideLinear, at_home, enough_memory, on, where_is
 from confide.training.encoder import MarkedEmbedding
-from confide.training.weights import Arrays, slopes_of, still, trained_parameters
+from confide.training.weights import Arrays, gradients_of, still, trained_parameters
 
 Parts = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class WholeSlopes:
+class WholeGradients:
     """Gradients that are stored in full."""
 
-    slopes_SG: NDArray[np.float32]
+    grads_SG: NDArray[np.float32]
 
     def __len__(self) -> int:
-        return len(self.slopes_SG)
+        return len(self.grads_SG)
 
     def norms_S(self) -> NDArray[np.float64]:  # noqa: N802
         """The norm of each row's gradient."""
-        found_S: NDArray[np.float64] = np.linalg.norm(self.slopes_SG.astype(np.float64), axis=1)
+        found_S: NDArray[np.float64] = np.linalg.norm(self.grads_SG.astype(np.float64), axis=1)
         return found_S
 
     def along_S(self, direction_G: NDArray[np.float32]) -> NDArray[np.float64]:  # noqa: N802
         """The inner product of each row's gradient and this one."""
-        found_S: NDArray[np.float64] = self.slopes_SG.astype(np.float64) @ direction_G.astype(
+        found_S: NDArray[np.float64] = self.grads_SG.astype(np.float64) @ direction_G.astype(
             np.float64
         )
         return found_S
 
 
 @dataclass(frozen=True, eq=False)
-class OuterSlopes:
+class OuterGradients:
     """Gradients of rows that the layer reads once: outer products that are never written out.
 
     A row's gradient is errors_Y inputs_Dᵀ, stored as Y + D numbers instead of Y · D.
@@ -92,14 +92,14 @@ class OuterSlopes:
         return self.errors_SY, self.inputs_SD
 
 
-RowSlopes = WholeSlopes | OuterSlopes
+RowGradients = WholeGradients | OuterGradients
 """The gradients of S rows by the same weight, as far as comparing them needs."""
 
 
-def last_layer_slopes(
+def last_layer_gradients(
     linear: nn.Linear, outputs: Callable[[], Tensor], *, losses: Callable[[Tensor], Parts]
 ) -> Parts:
-    """slopes_BG of each of two losses.
+    """grads_BG of each of two losses.
 
     `outputs` runs the model to scores_BLY, the output of its last layer `linear`; `losses` turns
     them into two losses_B. The model keeps its weights and their gradients.
@@ -127,18 +127,18 @@ def _caught(linear: nn.Linear, outputs: Callable[[], Tensor]) -> tuple[Tensor, T
 
 
 def _by_weight(loss_B: Tensor, scores_BLY: Tensor, values_BLD: Tensor) -> Tensor:
-    (slopes_BLY,) = torch.autograd.grad(loss_B.sum(), scores_BLY, retain_graph=True)
-    return torch.bmm(slopes_BLY.transpose(1, 2), values_BLD).flatten(1)
+    (grads_BLY,) = torch.autograd.grad(loss_B.sum(), scores_BLY, retain_graph=True)
+    return torch.bmm(grads_BLY.transpose(1, 2), values_BLD).flatten(1)
 
 
 # --- A stepwise LSTM
 #
-# It runs step by step, so that the slopes of its gates are seen at every step.
+# It runs step by step, so that the gradients of its gates are seen at every step.
 #
 #     i, f, o = σ(z_i), σ(z_f), σ(z_o),  g = tanh(z_g),  z_t = W x_t + U h_t-1 + b
 #     c_t = f c_t-1 + i g,               h_t = o tanh(c_t)
 #
-# torch's own LSTM gives the gradient of its weights for a whole batch. With the slopes of z a
+# torch's own LSTM gives the gradient of its weights for a whole batch. With the gradients of z a
 # sentence's own gradient of W is Σ_t dz_t x_tᵀ, of U Σ_t dz_t h_t-1ᵀ, and of each bias Σ_t dz_t.
 #
 # Shapes: B rows, L steps, D features in, H features out, Z = 4 H gates in torch's order i, f, g,
@@ -146,7 +146,7 @@ def _by_weight(loss_B: Tensor, scores_BLY: Tensor, values_BLD: Tensor) -> Tensor
 
 
 Seen = Callable[[Tensor, Tensor, Tensor], None]
-"""Gets x_LBD, the states before each step (before_LBH) and the slopes of the gates (slopes_LBZ)."""
+"""Gets x_LBD, the states before each step (before_LBH), the gradients of the gates (grads_LBZ)."""
 
 
 def is_plain(lstm: nn.LSTM) -> bool:
@@ -201,7 +201,7 @@ class _Unfolded(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes_BLH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grads_BLH: Tensor) -> tuple[Tensor | None, ...]:
         values_LBD, states_LBH, cells_LBH, bent_LBH, gates_LBZ, weight_ZD, weight_ZH = (
             ctx.saved_tensors
         )
@@ -209,15 +209,17 @@ class _Unfolded(torch.autograd.Function):
         into, forget, new, out = gates_LBZ.chunk(4, 2)
         bent = bent_LBH[1:]
         by_cell_LBH = out * (1 - bent * bent)
-        times_LBZ = torch.empty_like(gates_LBZ)  # first what a gate's slope is times, then slopes
+        times_LBZ = torch.empty_like(
+            gates_LBZ
+        )  # first what a gate's gradient is times, then gradients
         torch.mul(new, into * (1 - into), out=times_LBZ[:, :, :hidden])
         torch.mul(cells_LBH[:-1], forget * (1 - forget), out=times_LBZ[:, :, hidden : 2 * hidden])
         torch.mul(into, 1 - new * new, out=times_LBZ[:, :, 2 * hidden : 3 * hidden])
         torch.mul(bent, out * (1 - out), out=times_LBZ[:, :, 3 * hidden :])
-        slopes_LBH = slopes_BLH.transpose(0, 1).contiguous()
-        cell_BH = torch.zeros_like(slopes_LBH[0])
+        grads_LBH = grads_BLH.transpose(0, 1).contiguous()
+        cell_BH = torch.zeros_like(grads_LBH[0])
         for step in range(length - 1, -1, -1):
-            state_BH = slopes_LBH[step]
+            state_BH = grads_LBH[step]
             if step < length - 1:
                 state_BH.addmm_(times_LBZ[step + 1], weight_ZH)
                 cell_BH.mul_(forget[step + 1])
@@ -246,8 +248,8 @@ class _Unfolded(torch.autograd.Function):
 # | LSTM | Σ_l dz_l x_lᵀ, Σ_l dz_l h_(l-1)ᵀ, Σ_l dz_l (a stepwise LSTM, above) |
 # | CRF | expected minus actual moves (`training.crf`) |
 #
-# where g are the slopes of the loss by the layer's output. Of a layer of any other type nothing is
-# known here (`unit_gradients` then goes through the model once for each unit).
+# where g are the gradients of the loss by the layer's output. Layers of other types are not known
+# here (`unit_gradients` then goes through the model once for each unit).
 #
 # Shapes: B rows of a pass, L places of a row, D numbers in, H numbers out, K width of a
 # convolution.
@@ -354,7 +356,7 @@ def note_scores(layers: Sequence[Layer], here: Pass, loss_B: Tensor) -> None:
     """Add the terms of a CRF's scores, before the backward pass. Raises UnknownError."""
     for layer in layers:
         if isinstance(layer.module, CRF):
-            scores = slopes_of_scores(loss_B)
+            scores = gradient_of_scores(loss_B)
             if scores is None:
                 raise UnknownError
             for own, values in zip(("moves_YY", "starts_Y", "ends_Y"), scores, strict=True):
@@ -365,7 +367,7 @@ def note_scores(layers: Sequence[Layer], here: Pass, loss_B: Tensor) -> None:
 # --- layers ---------------------------------------------------------------------------------------
 
 Noted = Callable[[Any, Tensor, Tensor, Callable[[str, Callable[[], Term]], None]], None]
-"""Gets the layer's module, what it read, the slopes of its output, and notes terms."""
+"""Gets the layer's module, what it read, the gradients of its output, and notes terms."""
 
 
 def _hooked(noted: Noted, layer: Layer, here: Pass) -> Callable[[], None]:
@@ -381,12 +383,12 @@ def _hooked(noted: Noted, layer: Layer, here: Pass) -> Callable[[], None]:
         if not output.requires_grad:
             output = output.detach().requires_grad_()
 
-        def slopes(slope: Tensor) -> None:
+        def keep(gradient: Tensor) -> None:
             if read._version != version:
                 raise UnknownError
-            noted(module, read, slope.detach(), partial(layer.note, here))
+            noted(module, read, gradient.detach(), partial(layer.note, here))
 
-        output.register_hook(slopes)  # type: ignore[no-untyped-call]
+        output.register_hook(keep)  # type: ignore[no-untyped-call]
         return output
 
     return layer.module.register_forward_hook(watch).remove
@@ -397,25 +399,25 @@ def _flat(values: Tensor) -> Tensor:
     return values.reshape(len(values), -1, values.shape[-1]).float()
 
 
-def _linear(module: Any, read: Tensor, slope: Tensor, note: Any) -> None:
-    note("weight", lambda: Outer(_flat(slope), _flat(read)))
-    note("bias", lambda: Plain(_flat(slope)))
+def _linear(module: Any, read: Tensor, gradient: Tensor, note: Any) -> None:
+    note("weight", lambda: Outer(_flat(gradient), _flat(read)))
+    note("bias", lambda: Plain(_flat(gradient)))
 
 
-def _norm(module: nn.LayerNorm, read: Tensor, slope: Tensor, note: Any) -> None:
+def _norm(module: nn.LayerNorm, read: Tensor, gradient: Tensor, note: Any) -> None:
     if len(module.normalized_shape) != 1:
         raise UnknownError
     shape = module.normalized_shape
     note(
         "weight",
         lambda: Plain(
-            _flat(slope) * _flat(functional.layer_norm(read, shape, None, None, module.eps))
+            _flat(gradient) * _flat(functional.layer_norm(read, shape, None, None, module.eps))
         ),
     )
-    note("bias", lambda: Plain(_flat(slope)))
+    note("bias", lambda: Plain(_flat(gradient)))
 
 
-def _table(module: nn.Embedding, read: Tensor, slope: Tensor, note: Any) -> None:
+def _table(module: nn.Embedding, read: Tensor, gradient: Tensor, note: Any) -> None:
     if module.max_norm is not None or module.scale_grad_by_freq:
         raise UnknownError
 
@@ -423,26 +425,26 @@ def _table(module: nn.Embedding, read: Tensor, slope: Tensor, note: Any) -> None
         ids_BL = read.flatten(1)
         if module.padding_idx is not None:
             ids_BL = ids_BL.masked_fill(ids_BL == module.padding_idx, -1)
-        return Lookup(ids_BL, _flat(slope))
+        return Lookup(ids_BL, _flat(gradient))
 
     note("weight", lookup)
 
 
-def _marked(module: MarkedEmbedding, read: Tensor, slope: Tensor, note: Any) -> None:
+def _marked(module: MarkedEmbedding, read: Tensor, gradient: Tensor, note: Any) -> None:
     ids_BL = read.flatten(1)
     marks_BL = (ids_BL - module.num_embeddings).clamp(min=-1)
-    note("marks_KD", lambda: Lookup(marks_BL, _flat(slope)))
+    note("marks_KD", lambda: Lookup(marks_BL, _flat(gradient)))
     padded_BL = ids_BL.masked_fill(marks_BL >= 0, -1)
     if module.padding_idx is not None:
         padded_BL = padded_BL.masked_fill(ids_BL == module.padding_idx, -1)
-    note("weight", lambda: Lookup(padded_BL, _flat(slope)))
+    note("weight", lambda: Lookup(padded_BL, _flat(gradient)))
 
 
-def _convolution(module: nn.Conv1d, read: Tensor, slope: Tensor, note: Any) -> None:
+def _convolution(module: nn.Conv1d, read: Tensor, gradient: Tensor, note: Any) -> None:
     plain = module.stride == (1,) and module.dilation == (1,) and module.groups == 1
     if not plain or module.padding_mode != "zeros" or isinstance(module.padding, str):
         raise UnknownError
-    slope_BLH = slope.transpose(1, 2).float()
+    slope_BLH = gradient.transpose(1, 2).float()
 
     edge, width = int(module.padding[0]), module.kernel_size[0]
 
@@ -457,12 +459,12 @@ def _convolution(module: nn.Conv1d, read: Tensor, slope: Tensor, note: Any) -> N
 def _lstm(layer: Layer, here: Pass) -> Callable[[], None]:
     lstm: Any = layer.module
 
-    def seen(values_LBD: Tensor, before_LBH: Tensor, slopes_LBZ: Tensor) -> None:
-        slopes_BLZ = slopes_LBZ.transpose(0, 1)
-        layer.note(here, "weight_ih_l0", lambda: Outer(slopes_BLZ, values_LBD.transpose(0, 1)))
-        layer.note(here, "weight_hh_l0", lambda: Outer(slopes_BLZ, before_LBH.transpose(0, 1)))
+    def seen(values_LBD: Tensor, before_LBH: Tensor, grads_LBZ: Tensor) -> None:
+        grads_BLZ = grads_LBZ.transpose(0, 1)
+        layer.note(here, "weight_ih_l0", lambda: Outer(grads_BLZ, values_LBD.transpose(0, 1)))
+        layer.note(here, "weight_hh_l0", lambda: Outer(grads_BLZ, before_LBH.transpose(0, 1)))
         for own in ("bias_ih_l0", "bias_hh_l0"):
-            layer.note(here, own, lambda: Plain(slopes_BLZ))
+            layer.note(here, own, lambda: Plain(grads_BLZ))
 
     def forward(values_BLD: Tensor, states: object = None) -> tuple[Tensor, None]:
         if states is not None or values_BLD.dim() != 3 or len(values_BLD) != here.rows:
@@ -517,7 +519,7 @@ _LAYERS: WeakKeyDictionary[nn.Module, list[Layer] | None] = WeakKeyDictionary()
 
 def unit_gradients(
     model: nn.Module, losses: RowLosses, units: Iterable[Rows], *, lengths_S: Rows
-) -> Iterator[UnitSlopes]:
+) -> Iterator[UnitGradients]:
     """The gradient of each unit's loss by trained parameter, without dropout, in any order.
 
     A unit's loss is the sum over its rows, none of which any other unit has; without a row it is 0.
@@ -541,9 +543,9 @@ def unit_gradients(
         if apart:
             for one in group:
                 own = alone(model, losses, every[one], lengths_S=lengths_S)
-                yield UnitSlopes.of(own, number=one)
+                yield UnitGradients.of(own, number=one)
             continue
-        yield from found.slopes(np.array(group))
+        yield from found.unit_gradients(np.array(group))
 
 
 def units_together(units: Sequence[Rows], lengths_S: Rows) -> Iterator[list[int]]:
@@ -570,7 +572,7 @@ def alone(model: nn.Module, losses: RowLosses, rows_B: Rows, *, lengths_S: Rows)
     with still(model), enough_memory(where_is(model)):
         for part in _parts(rows_B, lengths_S):
             losses(part).sum().backward()  # type: ignore[no-untyped-call]
-    found = slopes_of(parameters)
+    found = gradients_of(parameters)
     for parameter in parameters.values():
         parameter.grad = None
     return found
@@ -606,7 +608,7 @@ class _Found:
             if name not in self.dense
         }
 
-    def slopes(self, numbers_U: NDArray[np.int64]) -> Iterator[UnitSlopes]:
+    def unit_gradients(self, numbers_U: NDArray[np.int64]) -> Iterator[UnitGradients]:
         """The gradients, written out some units at a time, always in the same memory."""
         size = sum(self._parameters[name].numel() for name in self.dense)
         some = min(len(numbers_U), max(1, _NUMBERS // max(size, 1)))
@@ -616,7 +618,7 @@ class _Found:
             own = slice(start, min(start + some, len(numbers_U)))
             tables = {name: _cut(table, own) for name, table in self._tables.items()}
             found_UG = self._written(own, there_UG[: own.stop - own.start])
-            yield UnitSlopes(numbers_U[own], tuple(self.dense), found_UG, tables)
+            yield UnitGradients(numbers_U[own], tuple(self.dense), found_UG, tables)
 
     def _written(self, own: slice, found_UG: Tensor) -> NDArray[np.float32]:
         begins = self._from[own.start : own.stop + 1]
@@ -709,7 +711,7 @@ def _agrees(model: nn.Module, losses: RowLosses, rows_B: Rows, found: _Found) ->
         return True
     parameters = trained_parameters(model).items()
     shapes = {name: np.zeros(tuple(p.shape), np.float32) for name, p in parameters}
-    own = next(next(found.slopes(np.zeros(1, np.int64))).each(shapes))
+    own = next(next(found.unit_gradients(np.zeros(1, np.int64))).each(shapes))
     lengths_S = np.ones(int(rows_B.max()) + 1, np.int64)  # in one pass
     right = alone(model, losses, rows_B, lengths_S=lengths_S)
     norms = {name: float(np.linalg.norm(one)) for name, one in right.items()}

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from confide.errors import DataError
-from confide.privacy.noise import UnitSlopes
+from confide.privacy.noise import UnitGradients
 from confide.seeds import derive_seed
 from confide.text.document import Document
 from confide.text.segment import segmented
@@ -55,10 +55,21 @@ from confide.training.devices import (
     predicting,
     where_is,
 )
-from confide.training.examples import RowSlopes, WholeSlopes, last_layer_slopes, unit_gradients
+from confide.training.examples import (
+    RowGradients,
+    WholeGradients,
+    last_layer_gradients,
+    unit_gradients,
+)
 from confide.training.optimisers import Descent, Optimiser, Steps, build
 from confide.training.tagger import drawn_rows, longest_first, shuffled
-from confide.training.weights import Arrays, named_parameters, slopes_of, still, trained_parameters
+from confide.training.weights import (
+    Arrays,
+    gradients_of,
+    named_parameters,
+    still,
+    trained_parameters,
+)
 
 # --- Joining what was found in the windows of long sentences
 
@@ -179,7 +190,7 @@ def distillation_loss(logits_BR: Tensor, teacher_BR: Tensor, *, temperature: flo
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class DistillationTarget:
     """The targets of training on a text, or on other rows.
 
     `teacher_TY` are probabilities; a row of zeros teaches nothing. `temperature` softens the
@@ -263,21 +274,23 @@ class Cells:
             logits_TZ[places_BN[places_BN >= 0]] = at_home(logits_BNZ)[places_BN >= 0]
         return logits_TZ
 
-    def taught(self, lesson: Lesson, logits_BNZ: Tensor, rows_B: Rows) -> Tensor:
+    def distillation_losses(
+        self, target: DistillationTarget, logits_BNZ: Tensor, rows_B: Rows
+    ) -> Tensor:
         """loss_B: τ² KL(teacher ‖ student), summed over each window's rows."""
         places_BN = self.rows_of(rows_B, words=logits_BNZ.shape[1] // self.width)
         # a teacher of zeros teaches nothing
-        teacher_BNZ = np.where((places_BN >= 0)[:, :, None], lesson.teacher_TY[places_BN], 0)
+        teacher_BNZ = np.where((places_BN >= 0)[:, :, None], target.teacher_TY[places_BN], 0)
         return distillation_loss(
             logits_BNZ,
             on(teacher_BNZ, logits_BNZ).to(logits_BNZ.dtype),
-            temperature=lesson.temperature,
+            temperature=target.temperature,
         ).sum(1)
 
-    def told(self, lesson: Lesson, rows_B: Rows) -> Tensor:
+    def label_weights(self, target: DistillationTarget, rows_B: Rows) -> Tensor:
         """weights_B: how much the ordinary loss of each window counts; on the processor."""
         firsts_B = [self.from_E1[self.windows[row].example] for row in rows_B.tolist()]
-        return torch.from_numpy(lesson.labels_T[firsts_B])
+        return torch.from_numpy(target.labels_T[firsts_B])
 
 
 # --- Local training: some epochs over a place's own sentences
@@ -377,7 +390,7 @@ def gradients(
         mean.backward()  # type: ignore[no-untyped-call]
     if clip > 0.0:
         nn.utils.clip_grad_norm_(parameters.values(), clip)
-    return float(home(mean)), slopes_of(parameters)
+    return float(home(mean)), gradients_of(parameters)
 
 
 # --- Few rows of a large embedding table
@@ -444,7 +457,7 @@ Make = Callable[[list[nn.Parameter], Optimiser], Steps]
 """Makes an optimiser of parameters."""
 
 
-class Slopes(NamedTuple):
+class LastLayerGradients(NamedTuple):
     """Each row's gradients by the last layer's weight, flattened (Wang et al. 2023, Eq. 11).
 
     `source_SG` is of the loss of the site's own annotation, `target_SG` of what another model
@@ -462,7 +475,7 @@ class Pulls(NamedTuple):
     rows for the model's annotation, which `rows` rows have.
     """
 
-    source: RowSlopes
+    source: RowGradients
     target_G: NDArray[np.float32]
     rows: int
 
@@ -594,13 +607,13 @@ class RowTrainer(ABC):
         model: Any,
         own: Any,
         *,
-        lesson: Lesson,
+        target: DistillationTarget,
         epochs: int,
         batch_size: int,
         optimiser: Optimiser,
         seed: int,
     ) -> FitReport:
-        """Train in place on a teacher's beliefs and, as the lesson says, on the text's labels.
+        """Train in place on a teacher's beliefs and, as the target says, on the text's labels.
 
         The loss is that of `training.trainer`. Raises DataError if there is no row.
         """
@@ -609,10 +622,10 @@ class RowTrainer(ABC):
         def loss(batch: Any) -> Tensor:
             output = self.output(model, batch)
             beliefs = self.beliefs(model, batch, output)
-            loss_B = cells.taught(lesson, beliefs, batch.rows_B).to(output.dtype)
-            if not lesson.labelled:
+            loss_B = cells.distillation_losses(target, beliefs, batch.rows_B).to(output.dtype)
+            if not target.labelled:
                 return loss_B
-            weights_B = on(cells.told(lesson, batch.rows_B), loss_B)
+            weights_B = on(cells.label_weights(target, batch.rows_B), loss_B)
             return loss_B + weights_B * self.loss(model, own, batch, output=output)
 
         return self._train(model, own, loss, Epochs(epochs, batch_size, optimiser, seed))
@@ -650,7 +663,9 @@ class RowTrainer(ABC):
         batch = beside(drawn, model)
         return gradients(model, lambda: self._loss_of(model, own, batch), seed=seed, clip=clip)
 
-    def unit_gradients(self, model: Any, own: Any, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
+    def unit_gradients(
+        self, model: Any, own: Any, units: Iterable[Rows]
+    ) -> Iterator[UnitGradients]:
         """The gradient of each unit's loss, without dropout (`training.examples`)."""
 
         def losses(rows_B: Rows) -> Tensor:
@@ -674,7 +689,7 @@ class RowTrainer(ABC):
         np.add.at(losses_E, owners_S, self.row_losses(model, own))
         return losses_E
 
-    def slopes(self, model: Any, own: Any) -> Slopes:
+    def row_gradients(self, model: Any, own: Any) -> LastLayerGradients:
         """The gradients of each row's two losses by the last layer's weight, without dropout.
 
         The model keeps its weights.
@@ -691,15 +706,15 @@ class RowTrainer(ABC):
                     return self.losses(model, own, batch, output=output)
 
                 outputs = partial(self.output, model, batch)
-                found = last_layer_slopes(linear, outputs, losses=losses)
+                found = last_layer_gradients(linear, outputs, losses=losses)
                 source_SG[batch.rows_B], target_SG[batch.rows_B] = map(at_home, found)
-        return Slopes(source_SG, target_SG)
+        return LastLayerGradients(source_SG, target_SG)
 
     def pulls(self, model: Any, own: Any) -> Pulls:
         """The row gradients, with those of what another model found summed."""
-        found = self.slopes(model, own)
+        found = self.row_gradients(model, own)
         rows = int(found.target_SG.any(1).sum())
-        return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0), rows)
+        return Pulls(WholeGradients(found.source_SG), found.target_SG.sum(0), rows)
 
     def row_logits(self, model: Any, text: Any) -> NDArray[np.float32]:
         """logits_TY of every row of a public text; their softmax is the model's belief."""

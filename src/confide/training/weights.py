@@ -55,7 +55,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in named_parameters(model).items() if p.requires_grad}
 
 
-def slopes_of(parameters: Mapping[str, nn.Parameter]) -> Arrays:
+def gradients_of(parameters: Mapping[str, nn.Parameter]) -> Arrays:
     """The gradient of each parameter, by name; zeros for one that has none."""
     return {
         name: at_home(torch.zeros_like(p) if p.grad is None else p.grad)

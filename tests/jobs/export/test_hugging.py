@@ -14,9 +14,9 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from cases import each
 from confide.errors import SettingsError
 from confide.jobs.export import Copy, write_hf
-from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.kinds.relations.model import RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 from confide.training.encoder import FrozenEncoder, load_encoder
 from training.families import FAMILIES, tiny
 
@@ -49,9 +49,9 @@ def written(made: Any, out: Path) -> dict[str, Any]:
 def test_each_familys_class_gives_the_same_logits(
     family: str, task: str, shelf: dict[str, FrozenEncoder], tmp_path: Path
 ) -> None:
-    made: Any = TokenTrainer(shelf[family], EncoderForm(("drug", "effect"), longest=24))
+    made: Any = TokenTrainer(shelf[family], EncoderSpec(("drug", "effect"), longest=24))
     if task == "pairs":
-        form = RelationForm(("none", "causes", "eases"), types=("a", "b"), pool="cls", longest=32)
+        form = RelationSpec(("none", "causes", "eases"), types=("a", "b"), pool="cls", longest=32)
         made = RelationTrainer(shelf[family], form)
     if f"{family}-{task}" in OTHER_HEAD:
         with pytest.raises(SettingsError, match=r"a head that cannot give these numbers.*onnx"):

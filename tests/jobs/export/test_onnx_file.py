@@ -14,9 +14,9 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.errors import SettingsError
 from confide.jobs import export
 from confide.jobs.export import MODEL, Copy, write_onnx
-from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.kinds.relations.model import RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 from confide.training.encoder import load_encoder
 from training.families import FAMILIES, tiny
 
@@ -28,8 +28,8 @@ def written(family: str, place: Path) -> list[float]:
     encoder = load_encoder(str(tiny(family, place / "encoder")))
     found = []
     both: list[Any] = [
-        TokenTrainer(encoder, EncoderForm(("drug", "effect"), longest=24)),
-        RelationTrainer(encoder, RelationForm(("none", "causes"), longest=24)),
+        TokenTrainer(encoder, EncoderSpec(("drug", "effect"), longest=24)),
+        RelationTrainer(encoder, RelationSpec(("none", "causes"), longest=24)),
     ]
     for number, made in enumerate(both):
         out = place / str(number)
@@ -64,7 +64,7 @@ def test_int8_leaves_no_wide_weights_behind(
 
     monkeypatch.setattr(export, "_write_onnx", modern)
     encoder = load_encoder(str(tiny("bert", tmp_path / "encoder")))
-    made = TokenTrainer(encoder, EncoderForm(("drug",), longest=24))
+    made = TokenTrainer(encoder, EncoderSpec(("drug",), longest=24))
     out = tmp_path / "out"
     out.mkdir()
     extractor = SimpleNamespace(trainer=made, model=made.initial(1))

@@ -46,13 +46,13 @@ def test_words_are_those_of_all_sites_most_frequent_first(tmp_path: Path) -> Non
     assert [bytes(row) for row in reply.word_digests_W16] == sorted(
         {keyed_digest(KEY, "word", token) for one in SITES["site-1"] for token in one.text.split()}
     )
-    desk = state.form.at(engine.site("site-1"))
+    site_model = state.form.at(engine.site("site-1"))
     pairs = {
         (one.entities[0].concepts, one.entities[1].concepts, one.relations[:1] and 1)
         for one in SITES["site-1"]
     }
-    assert engine.replies["take", "site-1"].size == desk.size == 20
-    assert len(desk.looked("train").groups) == len(pairs)
+    assert engine.replies["take", "site-1"].size == site_model.size == 20
+    assert len(site_model.looked("train").groups) == len(pairs)
     assert state.form.relations == [NO_RELATION, "causes", "eases"]
     assert state.form.pairs == [("Drug", "Pain")]
     assert state.form.sizes["filters"] == 12

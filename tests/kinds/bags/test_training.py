@@ -19,7 +19,7 @@ from confide.kinds.bags.model import (
     bag_scores,
     sentence_probabilities,
 )
-from confide.kinds.bags.site import BagForm
+from confide.kinds.bags.site import BagSpec
 from confide.kinds.relations.batches import RelationExample
 from confide.training.optimisers import Optimiser, row_steps
 from confide.training.vocabulary import ClearVocabulary
@@ -28,7 +28,7 @@ from confide.training.weights import arrays
 DENOISERS: tuple[Denoise, ...] = ("none", "one", "att", "ave", "att-ra")
 WORDS = tuple(f"w{number}" for number in range(40))
 VOCABULARY = ClearVocabulary((*WORDS, "head", "tail", "causes", "unused"))
-FORM = BagForm(
+FORM = BagSpec(
     relations=["none", "causes"],
     how="lower",
     sizes={"word_dim": 10, "filters": 12, "farthest": 60},
@@ -229,7 +229,7 @@ def test_an_encoder_reads_bags_too(denoise: Denoise, tmp_path: Path) -> None:
     from training.encoders import LIMIT, tiny_bert
 
     encoder = load_encoder(str(tiny_bert(tmp_path / "encoder", initializer_range=0.1)))
-    form = BagForm(["none", "causes"], reader="encoder", longest=LIMIT, dropout=0.0)
+    form = BagSpec(["none", "causes"], reader="encoder", longest=LIMIT, dropout=0.0)
     trainer = BagTrainer(form, encoder)
     model, encoded = trainer.initial(1), trainer.prepared(EXAMPLES)
     assert model.reader.features == 2 * encoder.dim

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from confide.kinds.lightner.model import NOTHING, Lightner, Names, choose_trained
-from confide.kinds.lightner.site import LightnerForm
+from confide.kinds.lightner.site import LightnerSpec
 from confide.training.encoder import add_low_rank
 from kinds.lightner.barts import config_of, drawn
 
@@ -53,7 +53,7 @@ def word(place: int) -> int:
 def lightner(*, seed: int = 1, spread: float = 0.3, **sizes: Any) -> Lightner:
     torch.manual_seed(seed)
     bart = drawn(config_of(**BART), spread=spread, dropout=0.1)
-    made = LightnerForm([], **{"prompts": 3, "hidden": 5, **sizes})
+    made = LightnerSpec([], **{"prompts": 3, "hidden": 5, **sizes})
     if made.tune == "lora":
         add_low_rank(bart, ["q_proj", "v_proj"], rank=made.rank, alpha=made.rank)
     model = Lightner(bart, NAMES, made)

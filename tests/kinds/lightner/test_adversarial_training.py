@@ -16,13 +16,13 @@ from cases import each
 from confide.errors import SettingsError
 from confide.kinds.lightner.adversaries import AdversarialTrainer, Kind, Opposed, reversal_at
 from confide.kinds.lightner.model import LightnerTrainer, load_bart
-from confide.kinds.lightner.site import LightnerForm
+from confide.kinds.lightner.site import LightnerSpec
 from confide.training.batches import Example
 from confide.training.optimisers import Optimiser
 from confide.training.weights import arrays
 from training.encoders import tiny_bart
 
-FORM = LightnerForm(types=("head", "pain"), prompts=3, hidden=8, longest=30, dropout=0.0)
+FORM = LightnerSpec(types=("head", "pain"), prompts=3, hidden=8, longest=30, dropout=0.0)
 ADAM = Optimiser("adamw", learning_rate=1e-2)
 KINDS: tuple[Kind, ...] = ("dann", "fada", "fade")
 
@@ -77,7 +77,7 @@ def test_what_is_trained_of_both_travels_and_moves(kind: Kind, bart: Path) -> No
     assert moved == trained
     found = made.find(model, made.prepared(EXAMPLES))
     assert len(found) == 12
-    slopes = made.slopes(model, made.annotated(made.prepared(EXAMPLES), SPANS, source=set()))
+    slopes = made.row_gradients(model, made.annotated(made.prepared(EXAMPLES), SPANS, source=set()))
     assert slopes.target_SG.any()
 
 

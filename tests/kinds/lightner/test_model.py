@@ -21,7 +21,7 @@ from confide.kinds.lightner.model import (
     symbol_losses,
     trace,
 )
-from confide.kinds.lightner.site import LightnerForm
+from confide.kinds.lightner.site import LightnerSpec
 from kinds.lightner.barts import config_of
 from kinds.lightner.lightners import DIM, NAMES, STOP, TYPES, Batch, batch, lightner, only, word
 
@@ -169,7 +169,7 @@ def test_the_share_is_near_the_papers() -> None:
         }  # fmt: skip
     with torch.device("meta"):
         bart = Bart(config_of(**sizes))
-        model = Lightner(bart, Names(((5,),), start=2, stop=2), LightnerForm([]))
+        model = Lightner(bart, Names(((5,),), start=2, stop=2), LightnerSpec([]))
     choose_trained(model)
     assert sum(p.numel() for p in bart.parameters()) == 139_420_416  # facebook/bart-base
     travels = sum(p.numel() for p in model.parameters() if p.requires_grad)

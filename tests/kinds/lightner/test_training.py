@@ -27,7 +27,7 @@ from confide.kinds.lightner.model import (
     split_writing_loss,
     trace,
 )
-from confide.kinds.lightner.site import LightnerForm
+from confide.kinds.lightner.site import LightnerSpec
 from confide.training.batches import Example
 from confide.training.optimisers import Optimiser
 from confide.training.trainer import FoundSpan
@@ -35,7 +35,7 @@ from confide.training.weights import arrays
 from training.barts import PLACES, bart_folder
 from training.corpora import sentence
 
-FORM = LightnerForm(types=("Drug", "Effect"), prompts=3, hidden=8, longest=PLACES, dropout=0.0)
+FORM = LightnerSpec(types=("Drug", "Effect"), prompts=3, hidden=8, longest=PLACES, dropout=0.0)
 WORDS = ("aa", "the", "bb", "took", "cc", "pain", "head", ".")
 
 
@@ -212,7 +212,7 @@ def test_slopes_are_those_of_a_loop(bart: PretrainedBart, where: str) -> None:
     model, encoded = made.initial(1), annotated(made, count=9)
     before = arrays(model)
     model.train()
-    found = made.slopes(model, encoded)
+    found = made.row_gradients(model, encoded)
     assert model.training
     assert all(np.array_equal(value, before[name]) for name, value in arrays(model).items())
     assert {n for n, p in model.named_parameters() if p.requires_grad} == {
@@ -229,7 +229,7 @@ def test_slopes_are_those_of_a_loop(bart: PretrainedBart, where: str) -> None:
 def test_without_prompts_there_is_nothing_to_compare(bart: PretrainedBart) -> None:
     made = trainer(bart, prompts=0, tune="lora")
     with pytest.raises(SettingsError, match="no q"):
-        made.slopes(made.initial(1), annotated(made, count=2))
+        made.row_gradients(made.initial(1), annotated(made, count=2))
 
 
 # --- the encoder's states -------------------------------------------------------------------
@@ -317,7 +317,10 @@ def test_long_sentences_and_strange_words(bart: PretrainedBart) -> None:
     with pytest.raises(DataError, match="no sentence"):
         fitted(made, model, made.annotated(made.prepared([]), [], source={"Drug"}))
     assert (
-        len(made.slopes(model, made.annotated(made.prepared([]), [], source=set())).source_SG) == 0
+        len(
+            made.row_gradients(model, made.annotated(made.prepared([]), [], source=set())).source_SG
+        )
+        == 0
     )
 
 
@@ -345,7 +348,7 @@ def test_labels_are_made_of_the_words_of_a_name(bart: PretrainedBart) -> None:
     assert made.names.labels == tuple(tuple(p for word in words for p in word) for words in whole)
     assert (made.names.start, made.names.stop) == (2, 3)
     encoded = made.annotated(made.prepared(EXAMPLES[:2]), [[(0, 1, "pains")], []], source=set())
-    assert np.isfinite(made.slopes(made.initial(1), encoded).target_SG).all()
+    assert np.isfinite(made.row_gradients(made.initial(1), encoded).target_SG).all()
 
 
 @each(

@@ -21,7 +21,7 @@ from confide.kinds.pieces import EncodedRelations, relation_batch
 from confide.kinds.protocol import SiteModel
 from confide.kinds.relations.batches import NO_RELATION
 from confide.kinds.relations.model import LabelledPairs, RelationTrainer
-from confide.kinds.relations.site import RelationForm, among_relations, complete_pairs
+from confide.kinds.relations.site import RelationSpec, among_relations, complete_pairs
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.relations import documents
@@ -98,7 +98,7 @@ def test_of_a_site_without_relations_of_its_own_every_pair_may_be_labelled() -> 
 # --- what is learnt of it -------------------------------------------------------------------------
 
 
-FOUR = RelationForm(("none", "causes", "eases", "treats"))
+FOUR = RelationSpec(("none", "causes", "eases", "treats"))
 MADE = RelationTrainer(cast(Any, None), FOUR)
 
 
@@ -145,14 +145,14 @@ def test_own_labels_alone_are_chosen_among_the_sites_own_classes() -> None:
     assert torch.equal(every_B, wanted_B)
 
 
-# --- at a desk ------------------------------------------------------------------------------------
+# --- at a site -------------------------------------------------------------------------------
 
 TRAIN = documents("site-1", "train", 12)
 ONE = [doc for doc in TRAIN if not any(r.type == "eases" for r in doc.relations)]
 
 
-def desks(folder: Path, **knows: list[str]) -> tuple[Any, dict[str, Any], Any]:
-    """The first state, the desk of each site, and the engine; a site need not say what it knows."""
+def site_models(folder: Path, **knows: list[str]) -> tuple[Any, dict[str, Any], Any]:
+    """The first state, the sites' models, and the engine; a site need not say what it knows."""
     said = {"site-1": [], "site-2": [], **knows}
     settings = with_train(folder, "pseudo-complete-relations", [ONE, TRAIN], annotates=said)
     method, federation, engine = started(folder, settings)
@@ -162,31 +162,31 @@ def desks(folder: Path, **knows: list[str]) -> tuple[Any, dict[str, Any], Any]:
 
 @each("knows", [{}, {"site-1": ["causes"]}])
 def test_a_site_annotates_what_it_says_or_what_its_text_has(tmp_path: Path, knows: Any) -> None:
-    _, found, _ = desks(tmp_path, **knows)
+    _, found, _ = site_models(tmp_path, **knows)
     assert found["site-1"].annotated == {"causes"}
     assert found["site-2"].annotated == {"causes", "eases"}
 
 
 def test_only_the_relation_that_a_site_lacks_is_found_at_it(tmp_path: Path) -> None:
-    state, found, _ = desks(tmp_path)
+    state, found, _ = site_models(tmp_path)
     biased = {**state.weights, "relation.bias": np.array([-50, 0, 50], np.float32)}
-    desk: SiteModel = found["site-1"]
-    text = desk.completed(biased)
+    site_model: SiteModel = found["site-1"]
+    text = site_model.completed(biased)
     causes = sum(len(doc.relations) for doc in ONE)
     assert (text.own, text.pseudo) == (causes, len(ONE) - causes)
-    assert desk.completed(None)[1:] == (causes, 0)
+    assert site_model.completed(None)[1:] == (causes, 0)
     assert found["site-2"].completed(biased).pseudo == 0
-    pulls = desk.slopes(biased, config(), text.encoded)
+    pulls = site_model.row_gradients(biased, config(), text.encoded)
     assert pulls.target_G.shape == (state.weights["relation.weight"].size,)
     assert (pulls.source.norms_S() > 0).tolist() == text.encoded.source_S.tolist()
 
 
 def test_without_weights_a_desk_trains_as_under_fedavg(tmp_path: Path) -> None:
-    state, found, _ = desks(tmp_path, **{"site-1": ["causes"]})
+    state, found, _ = site_models(tmp_path, **{"site-1": ["causes"]})
     asked = config(optimiser="adamw", epochs=2)
-    desk = found["site-1"]
-    plain = desk.fit(state.weights, asked, seed=3)
-    same = desk.fit(state.weights, asked, seed=3, encoded=desk.completed(None).encoded)
+    site_model = found["site-1"]
+    plain = site_model.fit(state.weights, asked, seed=3)
+    same = site_model.fit(state.weights, asked, seed=3, encoded=site_model.completed(None).encoded)
     assert plain.loss == same.loss
     for name, array in plain.weights.items():
         assert np.array_equal(array, same.weights[name])
@@ -219,19 +219,19 @@ def test_a_site_without_a_relation_takes_part(tmp_path: Path) -> None:
 def test_a_relation_that_nobody_looked_for_is_not_counted(
     tmp_path: Path, test_knows: Any, counted: set[str]
 ) -> None:
-    state, found, engine = desks(tmp_path, **{"site-1": ["causes"]})
+    state, found, engine = site_models(tmp_path, **{"site-1": ["causes"]})
     site = engine.site("site-1")
     site.test_annotates = test_knows
     site.test = ONE
-    desk = found["site-1"]
+    site_model = found["site-1"]
     biased = {**state.weights, "relation.bias": np.array([0, -50, 50], np.float32)}
-    confusion = desk.scored(biased, "test", apart=True)
+    confusion = site_model.scored(biased, "test", apart=True)
     labels = np.array(confusion.labels)
     assert set(labels[confusion.confusion_YY.any(0)]) == counted
 
 
 def test_a_relation_that_held_out_text_has_is_counted_there(tmp_path: Path) -> None:
-    state, found, engine = desks(tmp_path, **{"site-1": ["causes"]})
+    state, found, engine = site_models(tmp_path, **{"site-1": ["causes"]})
     engine.site("site-1").test = TRAIN
     biased = {**state.weights, "relation.bias": np.array([0, -50, 50], np.float32)}
     scored = found["site-1"].scored(biased, "test", apart=True)

@@ -21,8 +21,8 @@ from confide.kinds.relations.site import (
     ANY,
     DESCRIBE_RELATIONS,
     DescribeRelations,
-    RelationForm,
     RelationsDescribed,
+    RelationSpec,
     rules_of,
 )
 from confide.text.document import Document
@@ -271,5 +271,5 @@ def test_what_is_agreed_on_is_what_settings_say(tmp_path: Path) -> None:
         with_train(tmp_path, "fedatt-relations", [TRAIN], *overrides, "classifier.dropout=0.3"),
     )
     made.start(federation)
-    form: RelationForm = engine.memory("site-1").form
+    form: RelationSpec = engine.memory("site-1").form
     assert (form.blind, form.pool, form.longest, form.dropout) == (False, "start", 24, 0.3)

@@ -17,14 +17,14 @@ from cases import each
 from confide.errors import DataError, SettingsError
 from confide.kinds.relations.batches import RelationExample
 from confide.kinds.relations.model import LabelledPairs, RelationClassifier, RelationTrainer
-from confide.kinds.relations.site import RelationForm
+from confide.kinds.relations.site import RelationSpec
 from confide.training import trainer as training
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.weights import arrays, load_weights
 from training.encoders import LIMIT, tiny_bert, tiny_roberta
 
-FORM = RelationForm(relations=("none", "causes"), longest=LIMIT)
+FORM = RelationSpec(relations=("none", "causes"), longest=LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ EXAMPLES = [example(number, causes=number % 3 == 0) for number in range(40)]
 
 
 def trainer(folder: Path, **changes: Any) -> RelationTrainer:
-    return RelationTrainer(load_encoder(str(folder)), RelationForm(**{**vars(FORM), **changes}))
+    return RelationTrainer(load_encoder(str(folder)), RelationSpec(**{**vars(FORM), **changes}))
 
 
 def test_the_seed_draws_what_is_new_and_the_encoder_stays_as_it_is(bert: Path) -> None:

@@ -189,7 +189,7 @@ def test_weights_find_their_rows() -> None:
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     weights = np.linspace(-1.0, 2.0, 60, dtype=np.float32)
-    slopes = made.slopes(model, encoded)
+    slopes = made.row_gradients(model, encoded)
     wanted = (slopes.source_SG * weights[:, None] + slopes.target_SG).mean(0)
     before = model.crf.linear.weight.detach().clone()
     still = Optimiser("sgd", learning_rate=1.0, momentum=0.0, clip=0.0)
@@ -203,7 +203,7 @@ def test_slopes_equal_a_loop_over_rows() -> None:
     model = made.initial(2)
     run(made, model, encoded, epochs=1)
     model.train()
-    found = made.slopes(model, encoded)
+    found = made.row_gradients(model, encoded)
     assert model.training
     model.eval()
     for row in range(0, 60, 3):
@@ -215,7 +215,7 @@ def test_slopes_equal_a_loop_over_rows() -> None:
             (wanted,) = torch.autograd.grad(part.sum(), weight, retain_graph=True)
             np.testing.assert_allclose(have[row], wanted.flatten().numpy(), atol=1e-5)
     own = made.annotated(encoded.text, [[(3, 4, "Drug")]] * 60, source=BOTH)
-    only = made.slopes(model, own)
+    only = made.row_gradients(model, own)
     assert not only.target_SG.any()
     one = batch_of(own.text, np.array([5]))
     whole, _ = made.losses(model, own, one, output=model(one))
@@ -235,7 +235,7 @@ def test_windows_of_long_sentences() -> None:
     assert len(encoded) == len(text.windows) > 2
     straight = corpus.encode([Example(0, 0, tokens, tuple(spans))], max_tokens=16)
     assert np.array_equal(encoded.text.tags_N, straight.tags_N)
-    assert made.slopes(made.initial(1), encoded).target_SG.shape[0] == len(encoded)
+    assert made.row_gradients(made.initial(1), encoded).target_SG.shape[0] == len(encoded)
 
 
 def test_nothing_to_train_on() -> None:

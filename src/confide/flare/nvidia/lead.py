@@ -32,7 +32,7 @@ from confide.recipes import settings_file
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
 from confide.runs.run import LANES, RunResult
-from confide.runs.standing import ended, rounds_after, started
+from confide.runs.status import ended, rounds_after, started
 from confide.settings import REFERENCES, Settings, dump, load_settings
 from confide.version import __version__
 

@@ -132,7 +132,7 @@ class DemoPlan:
     name: str
     title: str
     paper: str
-    told: str
+    text: str
     pair: str
     runs: dict[str, str]
     federated: str

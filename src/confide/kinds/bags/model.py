@@ -205,12 +205,12 @@ class _Maxima(torch.autograd.Function):
     def backward(ctx: Any, gradient_SF: Tensor) -> tuple[Tensor | None, ...]:
         *tables, filters_HWD, winners_GH, empty_G1 = ctx.saved_tensors
         hidden = len(filters_HWD)
-        slopes_GH = gradient_SF.reshape(-1, hidden).masked_fill(empty_G1, 0.0)
+        grads_GH = gradient_SF.reshape(-1, hidden).masked_fill(empty_G1, 0.0)
         filters_HK = filters_HWD.flatten(1)
         of_filters_HK = torch.zeros_like(filters_HK)
         of_tables = [torch.zeros_like(table) for table in tables]
         for block in ctx.blocks:
-            won_GH, own_GH = winners_GH[block.pieces], slopes_GH[block.pieces]
+            won_GH, own_GH = winners_GH[block.pieces], grads_GH[block.pieces]
             flat_X3 = block.ids_TW3.view(-1, 3)
             looked = [table.index_select(0, flat_X3[:, n]) for n, table in enumerate(tables)]
             windows_TK = torch.cat(looked, 1).view(len(block.pieces_T), -1)
@@ -222,7 +222,7 @@ class _Maxima(torch.autograd.Function):
         for table in of_tables:
             table[0] = 0.0  # the surroundings of a sentence are not learnt
         nothing = (None,) * 4
-        return (*of_tables, of_filters_HK.view_as(filters_HWD), slopes_GH.sum(0), *nothing)
+        return (*of_tables, of_filters_HK.view_as(filters_HWD), grads_GH.sum(0), *nothing)
 
 
 def _products(tables: tuple[Tensor, ...], filters_HWD: Tensor) -> tuple[Tensor, Tensor]:
@@ -272,9 +272,9 @@ def _largest(answers_TH: Tensor, pieces_T: Tensor, best_GH: Tensor) -> None:
 def _places(answers_TH: Tensor, pieces_T: Tensor, best_GH: Tensor, won_GH: Tensor) -> None:
     """Write which word of the block gave it; 0 for an empty piece. Overwrites the outputs."""
     places_T1 = torch.arange(len(answers_TH), dtype=answers_TH.dtype)[:, None]
-    told_TH = answers_TH.eq_(best_GH.index_select(0, pieces_T)).mul_(places_T1)
+    won_TH = answers_TH.eq_(best_GH.index_select(0, pieces_T)).mul_(places_T1)
     last_GH = torch.zeros_like(best_GH)
-    last_GH.scatter_reduce_(0, pieces_T[:, None].expand_as(told_TH), told_TH, "amax")
+    last_GH.scatter_reduce_(0, pieces_T[:, None].expand_as(won_TH), won_TH, "amax")
     won_GH.copy_(last_GH)
 
 
@@ -285,8 +285,8 @@ def _weighted(rows: Tensor, asked: Tensor, weights: Tensor) -> Tensor:
     )
 
 
-def _spread(filters_HK: Tensor, won_GH: Tensor, slopes_GH: Tensor, words: int) -> Tensor:
-    """gradients_TK: for each word, the sum of the filters that it won for, times their slopes."""
+def _spread(filters_HK: Tensor, won_GH: Tensor, grads_GH: Tensor, words: int) -> Tensor:
+    """gradients_TK: of each word, the sum of the filters that it won for, times their gradients."""
     won_X = won_GH.flatten()
     small = np.uint16 if words <= 2**16 else np.int64  # a type that a stable sort sorts by digits
     order_X = torch.from_numpy(np.argsort(won_X.numpy().astype(small), kind="stable"))
@@ -297,7 +297,7 @@ def _spread(filters_HK: Tensor, won_GH: Tensor, slopes_GH: Tensor, words: int) -
         filters_HK,
         begins_T,
         mode="sum",
-        per_sample_weights=slopes_GH.flatten().index_select(0, order_X),
+        per_sample_weights=grads_GH.flatten().index_select(0, order_X),
     )
 
 

@@ -33,7 +33,7 @@ from confide.kinds.bags.model import (
 )
 from confide.kinds.relations.batches import RelationExample, Rules, candidates, with_labels
 from confide.kinds.relations.site import (
-    PairForm,
+    PairSpec,
     RelationsDescribed,
     annotation_of,
     check_annotation,
@@ -99,7 +99,7 @@ class BagsCounted(RelationsDescribed):
 
 
 @dataclass(frozen=True)
-class BagForm(PairForm):
+class BagSpec(PairSpec):
     """The form of a bag model: its shape, and the keyed digests of the common words."""
 
     pool: str = carries("what stands for an entity if an encoder reads: max", start=lambda: "max")
@@ -170,7 +170,7 @@ class BagForm(PairForm):
 
     def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
-        return protocol.desk_at(site, self, BagSiteModel)
+        return protocol.cached_site_model(site, self, BagSiteModel)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -264,7 +264,7 @@ COUNT_BAGS = Step.of(count_bags, check=check_bags_counted)
 COUNT_BAG_BUCKETS = Step.of(count_bag_buckets, summed=True, check=agreement.check_buckets)
 
 
-def agree_on_bags(run: RunSettings, federation: Federation) -> tuple[BagForm, list[str]]:
+def agree_on_bags(run: RunSettings, federation: Federation) -> tuple[BagSpec, list[str]]:
     """The form that all sites can use, and the sites that hold the common key.
 
     Raises FederationError if keys or encoders differ or no site has a relation, and QuorumError.
@@ -295,8 +295,8 @@ def agree_on_bags(run: RunSettings, federation: Federation) -> tuple[BagForm, li
         words_V16 = agreement.common_buckets(
             counted.word_counts_B, counted.word_sites_B, min_count=least, min_sites=sites
         )
-    settled = BagForm.settled(run, public=False)
-    form = BagForm(**pairs | settled, nonce=nonce, check=check, word_digests_V16=words_V16)
+    settled = BagSpec.settled(run, public=False)
+    form = BagSpec(**pairs | settled, nonce=nonce, check=check, word_digests_V16=words_V16)
     return form, sorted(replies)
 
 
@@ -308,12 +308,12 @@ def asked_of_bags(run: RunSettings) -> CountBags:
     )
 
 
-def bag_trainer(memory: BagForm, source: vocabulary.Vocabulary | FrozenEncoder) -> BagTrainer:
+def bag_trainer(memory: BagSpec, source: vocabulary.Vocabulary | FrozenEncoder) -> BagTrainer:
     """The trainer of this form, which reads these words or this encoder's pieces."""
     return BagTrainer(memory, source, memory.denoise)  # type: ignore[arg-type]
 
 
-def trainer_without_key(memory: BagForm, *, site: Site | None = None) -> BagTrainer:
+def trainer_without_key(memory: BagSpec, *, site: Site | None = None) -> BagTrainer:
     """A trainer that draws models and reads no text, so it needs no key.
 
     Raises what `find_encoder` raises or, at a site, Refusal.
@@ -326,7 +326,7 @@ def trainer_without_key(memory: BagForm, *, site: Site | None = None) -> BagTrai
     return bag_trainer(memory, encoder)
 
 
-def words_of(memory: BagForm, key: bytes | None) -> vocabulary.KeyedVocabulary:
+def words_of(memory: BagSpec, key: bytes | None) -> vocabulary.KeyedVocabulary:
     """The common words, for a holder of the key.
 
     Raises KeyFileError if there is no key, or if it is not the key that the sites share.
@@ -335,7 +335,7 @@ def words_of(memory: BagForm, key: bytes | None) -> vocabulary.KeyedVocabulary:
     return vocabulary.KeyedVocabulary(memory.word_digests_V16, "word", key)
 
 
-def triple_digest(memory: BagForm, key: bytes, triple: tuple[str, str, str]) -> bytes:
+def triple_digest(memory: BagSpec, key: bytes, triple: tuple[str, str, str]) -> bytes:
     """The 16-byte digest of (head, tail, relation) in this run under the sites' key."""
     return vocabulary.keyed_digest(key, "triple", json.dumps([memory.nonce, *triple]))
 
@@ -355,7 +355,7 @@ class _SharedWords(protocol.SharedModel):
     words_V16: NDArray[np.uint8]
     vectors: dict[Path, vocabulary.VectorFile] = field(default_factory=dict)
 
-    def knows(self, form: BagForm) -> bool:
+    def knows(self, form: BagSpec) -> bool:
         """Return whether the shared model was made for the form's words."""
         ours, theirs = self.words_V16, form.word_digests_V16
         return ours is theirs or np.array_equal(ours, theirs)
@@ -383,9 +383,9 @@ class BagSiteModel(protocol.SiteModel):
     (`likely`) and can train on chosen sentences only (`fit` with `only_W`).
     """
 
-    form: BagForm
+    form: BagSpec
 
-    def __init__(self, site: Site, form: BagForm) -> None:
+    def __init__(self, site: Site, form: BagSpec) -> None:
         super().__init__(site, form)
         self._looked: dict[str, BagPart] = {}
 
@@ -412,17 +412,17 @@ class BagSiteModel(protocol.SiteModel):
         return repr(replace(self.form, word_digests_V16=self.form.word_digests_V16[:0]))
 
     @property
-    def bench(self) -> _SharedWords:
+    def shared_model(self) -> _SharedWords:
         """The process's shared model. Raises Refusal if the site's key or encoder differs."""
         key, form, encoder = self.key, self.form, None
         if form.reader != PCNN:
             encoder = agreement.agreed_encoder(self.site, form.encoder, form.digest)
-        benches: dict[object, _SharedWords] = self.site.scratch.setdefault("bag benches", {})
+        shared_models: dict[object, _SharedWords] = self.site.scratch.setdefault("bag models", {})
         place = self._shape
-        if place not in benches or not benches[place].knows(form):
+        if place not in shared_models or not shared_models[place].knows(form):
             trainer = bag_trainer(form, encoder or words_of(form, key))
-            benches[place] = _SharedWords(trainer, form.word_digests_V16)
-        return benches[place]
+            shared_models[place] = _SharedWords(trainer, form.word_digests_V16)
+        return shared_models[place]
 
     def model(self, weights: Arrays, *, vectors: bool = False, lent: bool = False) -> BagModel:
         """The process's model with these weights.
@@ -430,7 +430,7 @@ class BagSiteModel(protocol.SiteModel):
         With `vectors`, the word table is filled from the site's own vector file. With `lent`, the
         model uses these very arrays without a copy, so it must not be trained.
         """
-        model: BagModel = self.bench.model
+        model: BagModel = self.shared_model.model
         found = self.file if vectors else None
         load_weights(model, weights, lent=lent and found is None)
         if found is not None and isinstance(model.reader, Pcnn):
@@ -443,7 +443,7 @@ class BagSiteModel(protocol.SiteModel):
         place, form = self.site.vectors, self.form
         if place is None or form.reader != PCNN:
             return None
-        read = self.bench.vectors
+        read = self.shared_model.vectors
         if place not in read:
             words, dim = words_of(form, self.site.key()), form.sizes["word_dim"]
             read[place] = agreement.vectors_of(place, words, how=form.how, dim=dim)
@@ -461,7 +461,7 @@ class BagSiteModel(protocol.SiteModel):
         encoded = self.looked("train").encoded
         if not isinstance(encoded, EncodedSentences):
             return {}
-        words_V = np.zeros(self.bench.model.state_dict()[WORD_ROWS].shape[0], np.float32)
+        words_V = np.zeros(self.shared_model.model.state_dict()[WORD_ROWS].shape[0], np.float32)
         words_V[encoded.words_N] = 1.0
         words_V[vocabulary.UNK] = 1.0
         if config.vectors and self.file:
@@ -479,10 +479,10 @@ class BagSiteModel(protocol.SiteModel):
 
     def featured(self, examples: Sequence[RelationExample]) -> EncodedBags:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
-        bench = self.bench
-        encoded = bench.trainer.prepared(examples)
+        shared_model = self.shared_model
+        encoded = shared_model.trainer.prepared(examples)
         with agreement.keeping_features():
-            return bench.trainer.featured(encoded, bench.model, cache_folder())
+            return shared_model.trainer.featured(encoded, shared_model.model, cache_folder())
 
     def _held_out(self, part: str) -> BagPart:
         documents = self.site.documents(part)
@@ -531,7 +531,7 @@ class BagSiteModel(protocol.SiteModel):
         if not len(encoded):
             raise Refusal("no-training-text")
         model = self.model(weights, vectors=config.vectors)
-        made = self.bench.trainer
+        made = self.shared_model.trainer
         groups = looked.groups
         if only_W is not None:
             made, groups = replace(made, denoise="none"), [np.arange(len(encoded))]
@@ -556,7 +556,9 @@ class BagSiteModel(protocol.SiteModel):
             rows for rows, name in zip(bags.groups, bags.relations, strict=True) if name in known
         ]
         text = self.featured(with_labels(bags.examples, known))
-        losses_G = self.bench.trainer.bag_losses(self.model(weights, lent=True), text, groups)
+        losses_G = self.shared_model.trainer.bag_losses(
+            self.model(weights, lent=True), text, groups
+        )
         own = [[bags.examples[row] for row in rows] for rows in groups]
         return protocol.Losses(
             "bags",
@@ -804,7 +806,7 @@ class BagKind(protocol.Kind):
 
     name: ClassVar[str] = "bags"
     task: ClassVar[TaskName] = "bags"
-    Spec: ClassVar[type[protocol.ModelSpec]] = BagForm
+    Spec: ClassVar[type[protocol.ModelSpec]] = BagSpec
     steps: ClassVar[tuple[Step, ...]] = (agreement.CHECK_KEY, COUNT_BAGS, COUNT_BAG_BUCKETS)
     release: ClassVar[protocol.Release] = protocol.Release(
         "bags.safetensors", "ReleasedBags", "anyone who has this folder can read its word list"

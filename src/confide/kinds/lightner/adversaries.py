@@ -58,7 +58,7 @@ from confide.seeds import derive_seed, seeded
 from confide.training.batches import Rows
 from confide.training.devices import on, placed
 from confide.training.optimisers import Optimiser
-from confide.training.trainer import Epochs, FitReport, FoundSpan, Slopes
+from confide.training.trainer import Epochs, FitReport, FoundSpan, LastLayerGradients
 from confide.training.weights import Arrays
 
 Kind = Literal["dann", "fada", "fade"]
@@ -112,7 +112,7 @@ def adversarial_loss(adversary: Adversary, seen: Seen, *, site: int, reversal: f
     """
     pooled_NBD = torch.stack([_mean(layer, seen.mask_BP) for layer in seen.encoder_layers])
     logits_NBK = adversary(reversed_gradient(pooled_NBD, reversal))
-    losses_N = _told(logits_NBK, site).mean(1)
+    losses_N = _site_losses(logits_NBK, site).mean(1)
     if adversary.kind == "dann":
         return losses_N.mean()
     if adversary.kind == "fade":
@@ -154,7 +154,7 @@ def _mean(states_BPD: Tensor, mask_BP: Tensor | None) -> Tensor:
     return sums_BD / inside_BP1.sum(1).clamp(min=1)
 
 
-def _told(logits_NBK: Tensor, site: int) -> Tensor:
+def _site_losses(logits_NBK: Tensor, site: int) -> Tensor:
     """loss_NB: the cross entropy of the site."""
     return -functional.log_softmax(logits_NBK, -1)[..., site]
 
@@ -169,13 +169,13 @@ def _entropy(seen: Seen) -> Tensor:
 def _disentangling(site_KD: Tensor, seen: Seen, *, site: int) -> Tensor:
     """The loss of the part that tells the site, and how much the other part correlates with it."""
     pooled_BD = _mean(seen.decoder_BTD, seen.real_BT)
-    told = _told(pooled_BD @ site_KD.T, site).mean()
+    site_loss = _site_losses(pooled_BD @ site_KD.T, site).mean()
     states_RD = seen.decoder_BTD[seen.real_BT]
     basis_DK, _ = torch.linalg.qr(site_KD.T)
     of_site_RK = states_RD @ basis_DK
     of_task_RD = states_RD - of_site_RK @ basis_DK.T
     together_KD = _standard(of_site_RK).T @ _standard(of_task_RD) / max(1, len(states_RD))
-    return told + together_KD.square().mean()
+    return site_loss + together_KD.square().mean()
 
 
 def _standard(values_RD: Tensor) -> Tensor:
@@ -271,9 +271,9 @@ class AdversarialTrainer(LightnerTrainer):
             got=repr(self.kind),
         )
 
-    def slopes(self, model: Any, own: EncodedLightner) -> Slopes:
+    def row_gradients(self, model: Any, own: EncodedLightner) -> LastLayerGradients:
         """The gradients of each row's two losses by q; the adversary takes no part."""
-        return super().slopes(model.model, own)
+        return super().row_gradients(model.model, own)
 
     def batch(
         self, model: Any, text: LightnerText, rows_B: Rows, *, own: EncodedLightner | None = None

@@ -52,8 +52,8 @@ from confide.training.tagger import longest_first
 from confide.training.trainer import (
     EntityTrainer,
     FoundSpan,
+    LastLayerGradients,
     Parts,
-    Slopes,
     join_windows,
     only_rows,
 )
@@ -1140,7 +1140,7 @@ class LightnerTrainer(EntityTrainer):
         others = [text.padding, names.start, names.stop, *(n for one in names.labels for n in one)]
         return only_rows(model, model.bart.shared, np.append(text.ids_N, others))
 
-    def slopes(self, model: Lightner, encoded: EncodedLightner) -> Slopes:
+    def row_gradients(self, model: Lightner, encoded: EncodedLightner) -> LastLayerGradients:
         """The gradients of each row's two losses by q, without dropout; the model is unchanged.
 
         Each row of a batch has its own copy of q, so one pass gives all gradients. Raises
@@ -1151,7 +1151,7 @@ class LightnerTrainer(EntityTrainer):
                 "without prompts there is no q to take gradients by", expected="prompts > 0"
             )
         shape = (len(encoded), model.prompts.q_QD.numel())
-        found = Slopes(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+        found = LastLayerGradients(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
         text = encoded.text
         with still(model), _frozen(model):
             self._keep(model, text)

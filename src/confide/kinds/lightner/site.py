@@ -31,7 +31,14 @@ from confide.kinds.lightner.model import (
     labels_of,
     load_bart,
 )
-from confide.kinds.protocol import Agreed, ModelSpec, Release, SiteModel, TrainConfig, desk_at
+from confide.kinds.protocol import (
+    Agreed,
+    ModelSpec,
+    Release,
+    SiteModel,
+    TrainConfig,
+    cached_site_model,
+)
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 from confide.text.published.catalogue import locate
@@ -39,7 +46,7 @@ from confide.training.trainer import EntityTrainer
 
 
 @dataclass(frozen=True)
-class LightnerForm(MadeOfFiles):
+class LightnerSpec(MadeOfFiles):
     """The form of a LightNER."""
 
     private: ClassVar[Sequence[str]] = ("prompts",)
@@ -96,7 +103,7 @@ class LightnerForm(MadeOfFiles):
 
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""
-        return desk_at(site, self, LightnerSiteModel)
+        return cached_site_model(site, self, LightnerSiteModel)
 
     def trainer(self, files: PretrainedBart) -> EntityTrainer:
         """The trainer of this form, with its adversary if there is one."""
@@ -112,7 +119,7 @@ class LightnerSiteModel(EntitySiteModel):
     def trained_by(self, config: TrainConfig) -> EntityTrainer:
         """The trainer with the settings of `config`."""
         trainer: EntityTrainer = self.trainer
-        form: LightnerForm = self.form
+        form: LightnerSpec = self.form
         if not isinstance(trainer, AdversarialTrainer):
             return trainer
         if self.site.name not in form.told_apart:
@@ -148,7 +155,7 @@ class LightnerKind(EntityKind):
     """The kind `model.kind = "lightner"`."""
 
     name: ClassVar[str] = "lightner"
-    Spec: ClassVar[type[ModelSpec]] = LightnerForm
+    Spec: ClassVar[type[ModelSpec]] = LightnerSpec
     release: ClassVar[Release] = Release(
         "lightner.safetensors",
         "ReleasedBart",
@@ -177,8 +184,8 @@ class LightnerKind(EntityKind):
             replies = _told_apart(bart, federation, replies)
             types = sorted({name for reply in replies.values() for name in reply.types})
         told_apart = [] if run.lightner.adversary == agreement.NONE else sorted(replies)
-        settled = LightnerForm.settled(run, public=False)
-        form = LightnerForm(types=types, digest=digest, told_apart=told_apart, **settled)
+        settled = LightnerSpec.settled(run, public=False)
+        form = LightnerSpec(types=types, digest=digest, told_apart=told_apart, **settled)
         return agreement.agreed(form, replies)
 
 

@@ -42,7 +42,7 @@ from confide.seeds import seeded
 from confide.training.batches import Rows, Window
 from confide.training.devices import beside, home, on, placed, predicting, widen
 from confide.training.encoder import MARKS, FrozenEncoder, MarkedEmbedding, Tuning, states_of, tune
-from confide.training.examples import OuterSlopes
+from confide.training.examples import OuterGradients
 from confide.training.trainer import Cells, Parts, Pulls, RowTrainer
 
 Pool = Literal["sum", "start", "max", "cls"]
@@ -283,7 +283,7 @@ class RelationTrainer(RowTrainer):
                 inputs_SF[batch.rows_B] = features_BF.numpy()
                 target_RF += (errors_BR * ~own_B1).T.astype(np.float64) @ features_BF.numpy()
         target_G = target_RF.astype(np.float32).ravel()
-        return Pulls(OuterSlopes(errors_SR, inputs_SF), target_G, int((~own.source_S).sum()))
+        return Pulls(OuterGradients(errors_SR, inputs_SF), target_G, int((~own.source_S).sum()))
 
     def cells(self, text: EncodedRelations) -> Cells:
         """The rows of a public text: its pairs, each as if it were a sentence of one word."""

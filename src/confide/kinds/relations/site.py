@@ -146,7 +146,7 @@ class RelationsDescribed:
 
 
 @dataclass(frozen=True)
-class PairForm(protocol.ModelSpec):
+class PairSpec(protocol.ModelSpec):
     """The form of a model that finds relations between pairs of entities.
 
     `relations` are the classes, `NO_RELATION` first. The other fields say which pairs are
@@ -185,7 +185,7 @@ class PairForm(protocol.ModelSpec):
 
 
 @dataclass(frozen=True)
-class RelationForm(PairForm):
+class RelationSpec(PairSpec):
     """The form of a relation classifier."""
 
     private: ClassVar[Sequence[str]] = ("relation",)
@@ -225,7 +225,7 @@ class RelationForm(PairForm):
 
     def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
-        return protocol.desk_at(site, self, RelationSiteModel)
+        return protocol.cached_site_model(site, self, RelationSiteModel)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -311,7 +311,7 @@ def pair_form(
     pool: str,
     public: Sequence[Document] = (),
 ) -> dict[str, Any]:
-    """The values of a `PairForm` on which these sites agree; `digest` is empty without an encoder.
+    """The values of a `PairSpec` on which these sites agree; `digest` is empty without an encoder.
 
     Raises FederationError if no site has a relation.
     """
@@ -339,7 +339,7 @@ def pair_form(
 
 
 def settled_pairs(run: RunSettings, *, encoder: bool, pool: str) -> dict[str, Any]:
-    """The values of a `PairForm` that the settings alone decide; with or without an encoder."""
+    """The values of a `PairSpec` that the settings alone decide; with or without an encoder."""
     own, rules = run.classifier if encoder else run.pcnn, run.pairs
     return {
         "direction": rules.direction,
@@ -359,7 +359,7 @@ def _limit(number: float) -> int:
     return ANY if number == float("inf") else int(number)
 
 
-def rules_of(memory: PairForm) -> batches.Rules:
+def rules_of(memory: PairSpec) -> batches.Rules:
     """Which pairs of entities are candidates."""
     return batches.Rules(
         types=frozenset(memory.pairs),
@@ -459,12 +459,12 @@ class RelationSiteModel(protocol.SiteModel):
 
     Beyond what every site model does, it predicts public examples (`predicted`), labels the site's
     own pairs with what a model finds there (`completed`), and gives the gradients of single pairs
-    (`slopes`).
+    (`row_gradients`).
     """
 
-    form: RelationForm
+    form: RelationSpec
 
-    def __init__(self, site: Site, form: RelationForm) -> None:
+    def __init__(self, site: Site, form: RelationSpec) -> None:
         super().__init__(site, form)
         self._looked: dict[str, RelationPart] = {}
 
@@ -482,7 +482,7 @@ class RelationSiteModel(protocol.SiteModel):
         return {name: np.array(self.known, np.float32) for name in CLASS_ROWS}
 
     @property
-    def bench(self) -> protocol.SharedModel:
+    def shared_model(self) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's encoder differs."""
         encoder = agreement.agreed_encoder(self.site, self.form.encoder, self.form.digest)
         trainer = RelationTrainer(encoder, self.form)
@@ -510,7 +510,9 @@ class RelationSiteModel(protocol.SiteModel):
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
         made = self.trainer
         with agreement.keeping_features():
-            return made.featured(made.prepared(examples), self.bench.model, folder=cache_folder())
+            return made.featured(
+                made.prepared(examples), self.shared_model.model, folder=cache_folder()
+            )
 
     @property
     def known(self) -> list[bool]:
@@ -548,7 +550,7 @@ class RelationSiteModel(protocol.SiteModel):
     @property
     def trainer(self) -> RelationTrainer:
         """The trainer of the process's model."""
-        trainer: RelationTrainer = self.bench.trainer
+        trainer: RelationTrainer = self.shared_model.trainer
         return trainer
 
     @property
@@ -786,7 +788,7 @@ class RelationKind(protocol.Kind):
 
     name: ClassVar[str] = "relations"
     task: ClassVar[TaskName] = "re"
-    Spec: ClassVar[type[protocol.ModelSpec]] = RelationForm
+    Spec: ClassVar[type[protocol.ModelSpec]] = RelationSpec
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_RELATIONS,)
     release: ClassVar[protocol.Release] = protocol.Release(
         "relations.safetensors", "ReleasedRelations", NEEDS_ENCODER
@@ -816,4 +818,4 @@ class RelationKind(protocol.Kind):
             run, replies.values(), digest=server.digest, pool=own.pool, public=public or ()
         )
         types = {site: reply.relations for site, reply in replies.items()}
-        return protocol.Agreed(RelationForm(**pairs), sorted(types), types=types)
+        return protocol.Agreed(RelationSpec(**pairs), sorted(types), types=types)

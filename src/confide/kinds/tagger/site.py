@@ -61,7 +61,7 @@ _SIZES = (
 
 
 @dataclass(frozen=True)
-class TaggerForm(OfTags):
+class TaggerSpec(OfTags):
     """The form of a tagger. Its words are either keyed (`nonce` is not empty) or clear."""
 
     private: ClassVar[Sequence[str]] = ("bilstm", "crf")
@@ -178,7 +178,7 @@ class TaggerForm(OfTags):
 
     def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
-        return protocol.desk_at(site, self, TaggerSiteModel)
+        return protocol.cached_site_model(site, self, TaggerSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own tagger, with its own tag scheme.
@@ -193,7 +193,7 @@ class TaggerForm(OfTags):
         form = replace(self, types=own, tag_scheme=scheme)
         return replace(form, sizes={**form.sizes, "tags": form.classes})
 
-    def bench(self, site: Site) -> protocol.SharedModel:
+    def shared_model(self, site: Site) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's key is not the common one."""
         key = site.key() if self.keyed else None
 
@@ -333,7 +333,7 @@ class TaggerKind(EntityKind):
     """The tagger. Only holders of the sites' key can use a model of keyed words."""
 
     name: ClassVar[str] = "tagger"
-    Spec: ClassVar[type[protocol.ModelSpec]] = TaggerForm
+    Spec: ClassVar[type[protocol.ModelSpec]] = TaggerSpec
     steps: ClassVar[tuple[Step, ...]] = (
         DESCRIBE,
         agreement.CHECK_KEY,
@@ -393,17 +393,17 @@ class TaggerKind(EntityKind):
         """
         if public is not None:
             return self._agree_on_clear(run, federation, public)
-        types, told = agreement.agree_on_types(run, federation, step=DESCRIBE)
+        types, replies = agreement.agree_on_types(run, federation, step=DESCRIBE)
         words, holders = agreement.agree_on_words(
             federation, run.vocabulary, noised=run.privacy is not None
         )
-        sites = sorted(site for site in holders if site in told)
+        sites = sorted(site for site in holders if site in replies)
         dim = agreement.agree_on_encoder(federation, run.model.context)
         return protocol.Agreed(
-            TaggerForm.of(run, types, words, dim=dim),
+            TaggerSpec.of(run, types, words, dim=dim),
             sites,
-            {site: told[site].sentences for site in sites},
-            {site: told[site].types if run.privacy is None else types for site in sites},
+            {site: replies[site].sentences for site in sites},
+            {site: replies[site].types if run.privacy is None else types for site in sites},
         )
 
     def _agree_on_clear(
@@ -432,5 +432,5 @@ class TaggerKind(EntityKind):
         ).texts
         characters = vocabulary.numbered(vocabulary.count_characters(tokens)).texts
         agreed = AgreedWords(words=words, characters=characters)
-        form = TaggerForm.of(run, types, agreed, dim=dim)
+        form = TaggerSpec.of(run, types, agreed, dim=dim)
         return agreement.agreed(form, replies)

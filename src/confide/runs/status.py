@@ -30,7 +30,7 @@ _TRIES = 3
 """A run deletes old checkpoints while they are read."""
 
 
-def standing(path: Path) -> Result:
+def current_result(path: Path) -> Result:
     """Make a result from the history so far, with nothing of test text; `rounds` are those planned.
 
     Raises RunError, also if a checkpoint is damaged.
@@ -50,7 +50,7 @@ def so_far(path: Path) -> Result:
     It names the best rounds so far and what calibrates their confidences, and gives an
     Note. Raises RunError, also if there is no checkpoint yet.
     """
-    found, begun = standing(path), _begun(path)
+    found, begun = current_result(path), _begun(path)
     if not begun:
         raise RunError(
             "the run was stopped before its first checkpoint, so there is no model",
@@ -108,7 +108,7 @@ def _result(path: Path, known: Tree) -> Result:
 
 
 def checkpoint_marks(path: Path) -> tuple[tuple[str, int], ...]:
-    """Changes whenever `standing` would: each federation's newest checkpoint; and the end."""
+    """Changes whenever `current_result` would: each federation's newest checkpoint; and the end."""
     if (path / RESULT).exists():
         return (("", -1),)
     return tuple(
