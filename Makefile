@@ -29,7 +29,7 @@ help:       ## this list
 demo: $(VENV)/.installed  ## install into .venv, then train one model for three made-up sites (three minutes)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/confide demo
 
-test: $(VENV)/.installed-dev  ## every test but the slow ones (six minutes and a half on two cores)
+test: $(VENV)/.installed-dev  ## every test but the slow ones (five minutes on two cores)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS, and no text in their frames (five minutes)

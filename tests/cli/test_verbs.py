@@ -709,7 +709,7 @@ def part(
         name=method,
         title="Relations",
         paper="",
-        told="",
+        text="",
         pair="",
         runs={method: method},
         federated=method,

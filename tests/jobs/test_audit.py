@@ -23,7 +23,7 @@ from confide.federation.events import unwatched
 from confide.flare.server import Conductor
 from confide.jobs import audit as attacking
 from confide.jobs.audit import SiteAttack, _attack, _opened, audit, crossed, promised
-from confide.runs.folder import AUDIT, Audit, RunFolder, audited, told
+from confide.runs.folder import AUDIT, Audit, RunFolder, audit_sentences, audited
 from confide.runs.run import run
 from confide.runs.sites import COINS
 from confide.settings import Settings, parse
@@ -299,13 +299,13 @@ def test_what_is_promised_is_read_from_the_settings(tmp_path: Path, by_heart: Pa
     assert 0.1 < solved.epsilon < 3
     assert promised(tiny(tmp_path)) is None
     found = audit(by_heart)
-    assert "ε promised: none" in "\n".join(told(found))
+    assert "ε promised: none" in "\n".join(audit_sentences(found))
     kept = found.model_copy(update={"promised": said})
     assert not kept.broken
-    assert "ε promised: 3.00 for one document" in "\n".join(told(kept))
+    assert "ε promised: 3.00 for one document" in "\n".join(audit_sentences(kept))
     low = found.model_copy(update={"promised": said.model_copy(update={"epsilon": 0.5})})
     assert low.broken
-    assert "The promise was broken" in "\n".join(told(low))
+    assert "The promise was broken" in "\n".join(audit_sentences(low))
 
 
 # --- real sites -------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from confide.federation.secure import messages
 from confide.jobs.audit import audit
 from confide.methods import noise as noises
 from confide.runs import run as runs
-from confide.runs.folder import told
+from confide.runs.folder import audit_sentences
 from confide.runs.run import run
 from contract.corpus import tiny
 from jobs.test_audit import noise
@@ -59,7 +59,9 @@ def test_less_is_measured_than_was_promised(epsilon: float, tmp_path: Path) -> N
     found = audit(ran(tmp_path, epsilon))
     assert found.promised is not None and found.promised.epsilon == epsilon
     assert found.promised.simulated
-    assert "(δ = 1e-5), if keys were not from the seed; ε measured" in "\n".join(told(found))
+    assert "(δ = 1e-5), if keys were not from the seed; ε measured" in "\n".join(
+        audit_sentences(found)
+    )
     assert found.measured is not None and found.measured.epsilon < epsilon
     assert not found.broken
     one = found.sites["site-1"]
@@ -79,4 +81,4 @@ def test_without_its_noise_the_promise_is_broken(
     found = audit(ran(tmp_path, 1.0))
     assert found.sites["site-1"].membership.auc.value > 0.85
     assert found.broken
-    assert "The promise was broken" in "\n".join(told(found))
+    assert "The promise was broken" in "\n".join(audit_sentences(found))

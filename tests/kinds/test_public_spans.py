@@ -44,7 +44,7 @@ def test_rows_and_labels_say_the_same_spans_again() -> None:
     ]  # fmt: skip
     assert public.labelled_spans(labels)[1] == [] and public.labelled_spans([]) == [[], []]
     wide, labels = public_spans([NESTED], width=4, types=TYPES)
-    assert (0, 4, "Finding") in wide.told(labels)[0]
+    assert (0, 4, "Finding") in wide.labelled_spans(labels)[0]
 
 
 def test_a_row_of_two_types_shares_its_certainty() -> None:

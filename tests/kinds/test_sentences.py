@@ -60,9 +60,9 @@ def test_labels_are_the_spans_of_the_documents(scheme: Any) -> None:
     tags = TagSet(("Drug", "Effect"), scheme)
     public, labels = form_of(tags).public(DOCUMENTS)
     examples, _ = examples_from(DOCUMENTS)
-    assert form_of(tags).told(public, labels) == [list(one.spans) for one in examples]
+    assert form_of(tags).labelled_spans(public, labels) == [list(one.spans) for one in examples]
     assert [one.tokens for one in public.examples()] == [one.tokens for one in examples]
-    assert form_of(tags).told(public, ()) == [[] for _ in examples]
+    assert form_of(tags).labelled_spans(public, ()) == [[] for _ in examples]
     assert not any(one.spans for one in public.examples())
 
 

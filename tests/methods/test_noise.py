@@ -47,7 +47,7 @@ LEAST = 0.94
 
 @dataclass
 class Text:
-    """A form that is its own site model: units that pull at one number, if any; `fails` may raise."""
+    """A form that is its own site model: units that pull at one number; `fails` may raise."""
 
     slope: int = -1
     fails: Callable[[str], None] = field(default=lambda place: None)

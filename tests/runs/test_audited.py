@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from cases import each
-from confide.runs.folder import Audit, SiteAudit, epsilon_sentence, smallest_sentence, told
+from confide.runs.folder import (
+    Audit,
+    SiteAudit,
+    audit_sentences,
+    epsilon_sentence,
+    smallest_sentence,
+)
 from report.test_audits import CANARIES, found_of, one
 
 
@@ -41,7 +47,7 @@ def test_the_site_that_shows_most_is_told() -> None:
     assert "none above 0 could be shown (45 right guesses of 50, 100" in epsilon_sentence(chance)
     none = of(sites={"a": one(0.1)})
     assert epsilon_sentence(none).endswith("ε measured: not measured, for want of canaries")
-    assert sum("canaries:" in line for line in told(of(sites=sites))) == 2
+    assert sum("canaries:" in line for line in audit_sentences(of(sites=sites))) == 2
 
 
 @each(
