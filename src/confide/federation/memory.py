@@ -46,11 +46,11 @@ class AskRecord:
     )
 
 
-Kept = TypeVar("Kept")
+T = TypeVar("T")
 _MEMORY_NAME = re.compile(r"^(\d{8})\.round-(\d{6,})\.(\w+)\.(memory|same)$")
 
 
-def known(memory: Kept | None) -> Kept:
+def known(memory: T | None) -> T:
     """The memory, which the step needs. Raises Refusal if the site has none."""
     if memory is None:
         raise Refusal("memory-missing")
@@ -58,7 +58,7 @@ def known(memory: Kept | None) -> Kept:
 
 
 @dataclass(slots=True)
-class _Version(Generic[Kept]):
+class _Version(Generic[T]):
     """An answered turn, which made new memory or (`same`) left the memory as it was.
 
     `path` is None if the version lives only in the process; `held` is the memory, or None if only
@@ -70,25 +70,25 @@ class _Version(Generic[Kept]):
     step: str
     same: bool
     path: Path | None
-    held: Kept | None = None
+    held: T | None = None
 
 
-class MemoryStore(Generic[Kept]):
+class MemoryStore(Generic[T]):
     """Versioned memory of one site, for one run. `kind` is the method's `Memory` message.
 
     Every `every`-th round and round `last` are written to the folder.
     """
 
     def __init__(
-        self, folder: Path, kind: type[Kept], *, every: int = 1, last: int | None = None
+        self, folder: Path, kind: type[T], *, every: int = 1, last: int | None = None
     ) -> None:
         self._folder = folder
         self._kind = kind
         self._every = every
         self._last = last
-        self._known: list[_Version[Kept]] | None = None
+        self._known: list[_Version[T]] | None = None
 
-    def before(self, round: int, step: str) -> Kept | None:
+    def before(self, round: int, step: str) -> T | None:
         """The memory as it was before this turn; None before the first version.
 
         Versions made by this turn or by later ones are dropped: they will be made again.
@@ -102,7 +102,7 @@ class MemoryStore(Generic[Kept]):
                 break
         return self.latest()
 
-    def as_of(self, round: int, step: str) -> Kept | None:
+    def as_of(self, round: int, step: str) -> T | None:
         """Read the memory as of this round and step, and drop nothing."""
         earlier = []
         for one in self._versions():
@@ -111,7 +111,7 @@ class MemoryStore(Generic[Kept]):
             earlier.append(one)
         return self._newest(earlier)
 
-    def commit(self, round: int, step: str, memory: Kept) -> None:
+    def commit(self, round: int, step: str, memory: T) -> None:
         """Keep `memory` as the version that this turn made; forget what no re-ask can need.
 
         Of a step that gives only a part of the memory, such as its form, the rest starts anew.
@@ -134,16 +134,16 @@ class MemoryStore(Generic[Kept]):
             path.touch()
         self._add(_Version(self._number(), round, step, same=True, path=path))
 
-    def written(self) -> Kept | None:
+    def written(self) -> T | None:
         """The newest version in the folder, which an older confide may have written; or None."""
         paths = [one.path for one in self._versions() if one.path is not None and not one.same]
         return decode_file(self._kind, paths[-1].read_bytes()) if paths else None
 
-    def latest(self) -> Kept | None:
+    def latest(self) -> T | None:
         """The newest version, or None."""
         return self._newest(self._versions())
 
-    def _newest(self, versions: Sequence[_Version[Kept]]) -> Kept | None:
+    def _newest(self, versions: Sequence[_Version[T]]) -> T | None:
         newest = next((version for version in reversed(versions) if not version.same), None)
         if newest is None:
             return None
@@ -152,13 +152,13 @@ class MemoryStore(Generic[Kept]):
             newest.held = decode_file(self._kind, newest.path.read_bytes())
         return newest.held
 
-    def _add(self, version: _Version[Kept]) -> None:
+    def _add(self, version: _Version[T]) -> None:
         """Append a version and forget those that no re-ask and no resuming server can need."""
         versions = self._versions()
         versions.append(version)
         since = version.round - 1
         written_since = version.round - self._every
-        kept: list[_Version[Kept]] = []
+        kept: list[_Version[T]] = []
         has_memory = has_file = False  # one older version of each sort is kept to start from
         for one in reversed(versions):
             needed = one.round >= (since if one.path is None else written_since)
@@ -184,7 +184,7 @@ class MemoryStore(Generic[Kept]):
         versions = self._versions()
         return versions[-1].number + 1 if versions else 1
 
-    def _versions(self) -> list[_Version[Kept]]:
+    def _versions(self) -> list[_Version[T]]:
         """All versions, oldest first; read from the folder once."""
         if self._known is None:
             self._known = []
@@ -198,7 +198,7 @@ class MemoryStore(Generic[Kept]):
         return self._known
 
 
-def _delete(version: _Version[Kept]) -> None:
+def _delete(version: _Version[T]) -> None:
     if version.path is not None:
         version.path.unlink(missing_ok=True)
 

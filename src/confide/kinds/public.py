@@ -112,7 +112,7 @@ def public_examples(documents: Sequence[Document]) -> list[Example]:
     return examples
 
 
-def check_size(public: PublicSet, most: int, *, what: str, fix: str = "") -> None:
+def check_public_size(public: PublicSet, most: int, *, what: str, fix: str = "") -> None:
     """Raise SettingsError if a public set has more rows than every site can predict each round."""
     if public.rows > most:
         raise SettingsError(
@@ -217,7 +217,7 @@ class OfTags(EntitySpec):
         """
         examples = public_examples(documents)
         public = PublicSentences([list(one.tokens) for one in examples])
-        check_size(public, MOST_TOKENS, what="tokens")
+        check_public_size(public, MOST_TOKENS, what="tokens")
         tags = self.tags
         found = [tags.encode(len(one.tokens), one.spans) for one in examples]
         return public, [tags.tags[tag] for own in found for tag in own]

@@ -33,7 +33,7 @@ from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.kinds.entities import NEEDS_ENCODER, EncoderKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import TokenBatch, TokenText, token_batch
 from confide.kinds.protocol import ModelSpec, PublicSet, Release, SiteModel, cached_site_model
-from confide.kinds.public import SEVERAL, PublicSentences, check_size, public_examples
+from confide.kinds.public import SEVERAL, PublicSentences, check_public_size, public_examples
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document, Problem
@@ -260,7 +260,7 @@ def public_spans(
     sentences = [list(one.tokens) for one in public_examples(documents)]
     public = PublicSpans(sentences, width)
     less = " or a smaller `classifier.max_span_width`"
-    check_size(public, MOST_SPANS, what="spans", fix=less)
+    check_public_size(public, MOST_SPANS, what="spans", fix=less)
     labels: list[str] = []
     for words, spans in zip(sentences, batches.nested_spans(documents), strict=True):
         before_L1, start = cells_from(len(words), width), len(labels)

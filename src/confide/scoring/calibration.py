@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import add
 from typing import Any, NamedTuple, Self, TypeVar
 
-K = TypeVar("K", bound=Any)
+T = TypeVar("T", bound=Any)
 
 WIDTH = 0.25
 """Width of a bin, in log odds."""
@@ -135,13 +135,13 @@ def sum_sure(parts: Iterable[Sure]) -> Sure:
     return {place: Right(*sums) for place, sums in sums_by_key(counted).items()}
 
 
-def sums_by_key(parts: Iterable[tuple[K, Sequence[int]]]) -> dict[K, list[int]]:
+def sums_by_key(parts: Iterable[tuple[T, Sequence[int]]]) -> dict[T, list[int]]:
     """The sums of equally long rows of numbers by their key, the keys in order.
 
     >>> sums_by_key([("b", (1, 0)), ("a", (2, 2)), ("b", (1, 3))])
     {'a': [2, 2], 'b': [2, 3]}
     """
-    sums: dict[K, list[int]] = {}
+    sums: dict[T, list[int]] = {}
     for key, row in parts:
         before = sums.get(key)
         sums[key] = list(row) if before is None else list(map(add, before, row))

@@ -19,7 +19,7 @@ from confide.scoring.counts import Mode, by_sentence, match_documents, micro
 from confide.text.document import Document
 
 Table = NDArray[np.int64]
-C = TypeVar("C")
+T = TypeVar("T")
 MOST_DRAWN = 1 << 20  # drawn numbers held in memory at once
 
 
@@ -107,9 +107,9 @@ def paired_bootstrap(
 
 
 def exchange_test(
-    first: Sequence[C],
-    second: Sequence[C],
-    value: Callable[[Sequence[C]], float],
+    first: Sequence[T],
+    second: Sequence[T],
+    value: Callable[[Sequence[T]], float],
     *,
     samples: int = 1000,
     seed: int = 0,
