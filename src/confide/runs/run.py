@@ -643,13 +643,14 @@ def _train(
         else SequentialEngine(specs, hosting)
     )
     plan = RunPlan(settings, method, engine, folder, binding, watch)
+    train = partial(outcome_of, plan)
     named = {name: [spec.name for spec in part] for name, part in parts.items()}
     with closing(engine):
         if len(parts) == 1 or workers == 1:
-            return [outcome_of(plan, name, sites) for name, sites in named.items()]
+            return list(map(train, named, named.values()))
         with ThreadPoolExecutor(len(parts)) as pool:  # threads that wait for processes
             try:
-                return list(pool.map(partial(outcome_of, plan), named, named.values()))
+                return list(pool.map(train, named, named.values()))
             except BaseException:
                 engine.stop()  # after Ctrl-C or a failure the others need not finish
                 raise
