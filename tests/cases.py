@@ -9,6 +9,7 @@ from functools import wraps
 from reprlib import repr as short
 from typing import Any
 
+import pytest
 from _pytest.mark import ParameterSet
 
 
@@ -16,7 +17,8 @@ def each(names: str | Iterable[str], values: Iterable[Any]) -> Callable[[Any], A
     """Run a test with each of the values in one item, as `pytest.mark.parametrize` does in many.
 
     Every case has a `tmp_path` and a `monkeypatch` of its own; other fixtures are shared. All cases
-    run; the first that failed is raised, with a note on each that did.
+    run; the first that failed is raised, with a note on each that did. The test is skipped if all
+    its cases are.
     """
     values = list(values)
     assert not any(isinstance(value, ParameterSet) for value in values), "marks are for items"
@@ -29,7 +31,8 @@ def each(names: str | Iterable[str], values: Iterable[Any]) -> Callable[[Any], A
 
         @wraps(test)
         def run(*args: Any, **given: Any) -> None:
-            failed: list[Exception] = []
+            failed: list[BaseException] = []
+            skipped: list[BaseException] = []
             notes = []
             for number, case in enumerate(cases):
                 with ExitStack() as stack:
@@ -41,13 +44,17 @@ def each(names: str | Iterable[str], values: Iterable[Any]) -> Callable[[Any], A
                         own["monkeypatch"] = stack.enter_context(given["monkeypatch"].context())
                     try:
                         test(*args, **own, **case)
-                    except Exception as error:
+                    except pytest.skip.Exception as error:
+                        skipped.append(error)
+                    except (Exception, pytest.fail.Exception) as error:
                         failed.append(error)
                         notes.append(f"case {number}, {short(case)}: {type(error).__name__}")
             if failed:
                 for note in notes:
                     failed[0].add_note(note)
                 raise failed[0]
+            if len(skipped) == len(cases):
+                raise skipped[0]
 
         del run.__wrapped__  # type: ignore[attr-defined]
         rest = [one for name, one in signature.parameters.items() if name not in keys]

@@ -36,3 +36,39 @@ def test_all_cases_that_fail_are_named() -> None:
         "case 1, {'number'",
         "case 2, {'number'",
     ]
+
+
+def test_a_case_that_is_skipped_hides_no_other() -> None:
+    seen = []
+
+    @each("number", [1, 2, 3])
+    def odd(number: int) -> None:
+        seen.append(number)
+        if number == 1:
+            pytest.skip("not here")
+        if number == 2:
+            pytest.fail("this one does not raise what it should")
+
+    with pytest.raises((pytest.fail.Exception, pytest.skip.Exception)) as caught:
+        odd()
+    assert caught.type is pytest.fail.Exception
+    assert seen == [1, 2, 3]
+    assert caught.value.__notes__ == ["case 1, {'number': 2}: Failed"]
+
+
+def test_a_test_is_skipped_if_all_its_cases_are() -> None:
+    @each("number", [1, 2])
+    def absent(number: int) -> None:
+        pytest.skip(f"no {number}")
+
+    @each("number", [1, 2])
+    def partly(number: int) -> None:
+        if number == 1:
+            pytest.skip("no 1")
+
+    with pytest.raises(pytest.skip.Exception, match="no 1"):
+        absent()
+    try:
+        partly()
+    except pytest.skip.Exception:
+        pytest.fail("a case that ran is hidden by one that was skipped")

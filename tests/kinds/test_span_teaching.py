@@ -115,9 +115,9 @@ def test_a_step_goes_down_the_loss_of_the_formula(
     each = labelled * np.array([0.5, 0.0, 2.0], np.float32)
     model = trainer.initial(1)
     before = arrays(model)
-    target = DistillationTarget(taught, temperature, each[[number for number, _, _ in rows]])
+    soft_target = DistillationTarget(taught, temperature, each[[number for number, _, _ in rows]])
     report = trainer.distil(
-        model, encoded, target=target, epochs=1, batch_size=3, optimiser=SGD, seed=1
+        model, encoded, soft_target=soft_target, epochs=1, batch_size=3, optimiser=SGD, seed=1
     )
     after = arrays(model)
 
@@ -163,7 +163,7 @@ def test_a_student_comes_to_say_its_teacher_s_sigmoids(longest: int, folder: Pat
     trainer.distil(
         model,
         encoded,
-        target=DistillationTarget(taught, 1.0, np.zeros(len(taught), np.float32)),
+        soft_target=DistillationTarget(taught, 1.0, np.zeros(len(taught), np.float32)),
         epochs=150,
         batch_size=3,
         optimiser=replace(SGD, name="adam", learning_rate=0.01),

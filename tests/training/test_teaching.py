@@ -173,7 +173,7 @@ def test_a_step_goes_down_the_loss_of_the_formula(
     report = trainer.distil(
         model,
         encoded,
-        target=DistillationTarget(taught, temperature, counts),
+        soft_target=DistillationTarget(taught, temperature, counts),
         epochs=1,
         batch_size=len(examples),
         optimiser=SGD,
@@ -224,7 +224,7 @@ def test_a_student_comes_to_say_what_its_teacher_says(kind: str, folder: Path) -
     report = trainer.distil(
         model,
         encoded,
-        target=DistillationTarget(taught, 1.0, np.zeros(len(taught), np.float32)),
+        soft_target=DistillationTarget(taught, 1.0, np.zeros(len(taught), np.float32)),
         epochs=60,
         batch_size=4,
         optimiser=learn,

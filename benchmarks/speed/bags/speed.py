@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
-from collections.abc import Callable
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,10 @@ from confide.kinds.bags.model import LOGITS, BagBatch, BagTrainer, sentence_prob
 from confide.kinds.bags.site import BagSpec
 from confide.training.optimisers import Optimiser
 from confide.training.vocabulary import ClearVocabulary
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from turns import in_turn, ratio
 
 RATE, DECAY, CLIP = 0.1, 1e-5, 5.0
 OPTIMISER = Optimiser("sgd", RATE, momentum=0.0, weight_decay=DECAY, clip=CLIP)
@@ -103,23 +106,6 @@ def check_equal(ours: Any, plain: PlainBags, encoded: Any, groups: list[Any]) ->
     with torch.no_grad():
         loss = torch.nn.functional.cross_entropy(LOGITS["att"](ours, own), own.relations_G)
         torch.testing.assert_close(loss, plain.loss(batch))
-
-
-def in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Processor seconds of each call in each turn; the first turn is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + 1):
-        for name, call in calls.items():
-            started = time.process_time()
-            call()
-            if turn:
-                times[name].append(time.process_time() - started)
-    return times
-
-
-def ratio(above: list[float], below: list[float]) -> float:
-    """The median of the turns' ratios."""
-    return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
 def main() -> None:

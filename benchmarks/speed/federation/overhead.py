@@ -50,9 +50,9 @@ from confide.training.tagger import Tagger, TaggerSizes
 from confide.training.trainer import FitReport, bare_sentences, with_entities
 from confide.training.vocabulary import ClearVocabulary, keyed_digest, normalise
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 
-from crf_epochs import predict_spans, tagging_loss, train_batches
+from training.corpora import predict_spans, tagging_loss, train_batches
 
 Weights = dict[str, torch.Tensor]
 Prepared = tuple[list[Document], list[Example], Encoded]

@@ -13,9 +13,9 @@ import json
 import os
 import shutil
 import statistics
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -53,6 +53,10 @@ from confide.training.batches import examples_from
 from confide.training.devices import has_wide_products
 from confide.training.encoder import find_folder
 from confide.training.optimisers import Optimiser
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from turns import in_turn, ratio
 
 CORPUS = "$CONFIDE_DATA/bc5cdr_ner/train.tsv"
 PER_BATCH = 4096
@@ -201,22 +205,6 @@ def check_slopes(made: LightnerTrainer, model: Lightner, encoded: EncodedLightne
 
 
 # --- times ------------------------------------------------------------------------------------
-
-
-def in_turn(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of processor time of each side, `repeats` times, after one that is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(repeats + 1):
-        for name, call in sides.items():
-            started = time.process_time()
-            call()
-            if turn:
-                times[name].append(time.process_time() - started)
-    return times
-
-
-def ratio(slower: list[float], faster: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(slower, faster, strict=True))
 
 
 def measure(where: str, folder: Path, options: argparse.Namespace) -> dict[str, float]:

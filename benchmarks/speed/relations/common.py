@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +28,11 @@ from confide.text.published.catalogue import locate
 from confide.training.devices import WideLinear
 from confide.training.encoder import load_encoder
 from confide.training.weights import arrays, load_weights
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from turns import in_turn as in_turn
+from turns import ratio as ratio
 
 CORPUS = "$CONFIDE_DATA/gad_re/1"
 PADDED = 128  # pieces, as tutorials have it
@@ -113,23 +117,6 @@ def logits_plain(model: RelationClassifier, encoded: EncodedRelations, size: int
 
 def check_equal(ours: np.ndarray, plain: np.ndarray) -> None:
     np.testing.assert_allclose(ours, plain, atol=1e-4)
-
-
-def in_turn(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of processor time of each side, `repeats` times, after one that is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(repeats + 1):
-        for name, call in sides.items():
-            started = time.process_time()
-            call()
-            if turn:
-                times[name].append(time.process_time() - started)
-    return times
-
-
-def ratio(slower: list[float], faster: list[float]) -> float:
-    """How many times as long the one took as the other, the median over turns."""
-    return statistics.median(a / b for a, b in zip(slower, faster, strict=True))
 
 
 def parser_of(about: str | None, *, repeats: int) -> argparse.ArgumentParser:

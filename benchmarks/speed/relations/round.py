@@ -74,7 +74,9 @@ class Bare:
         self.trainer.distil(
             self.model,
             self.trainer.annotated(self.public),
-            target=DistillationTarget(teacher_SR, student, np.ones(len(teacher_SR), np.float32)),
+            soft_target=DistillationTarget(
+                teacher_SR, student, np.ones(len(teacher_SR), np.float32)
+            ),
             epochs=own.distil_epochs,
             seed=derive_seed(seed, "distil", n),
             **training,

@@ -15,6 +15,7 @@ import json
 import logging
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -23,7 +24,6 @@ from pathlib import Path
 import flair
 import torch
 from corpus import sentences
-from crf_epochs import predict_spans, tagging_loss, train_batches
 from flair.data import Dictionary, Sentence
 from flair.embeddings import CharacterEmbeddings, OneHotEmbeddings, StackedEmbeddings
 from flair.models import SequenceTagger
@@ -37,6 +37,10 @@ from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerSizes
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
+
+from training.corpora import predict_spans, tagging_loss, train_batches
 
 Labelled = list[tuple[list[str], list[str]]]
 Calls = tuple[Callable[[], object], Callable[[], object]]  # to train an epoch, to label

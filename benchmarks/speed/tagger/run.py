@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from corpus import sentences
-from crf_epochs import predict_spans, tagging_loss, train_batches
 from plain import PlainTagger
 from torch import nn
 
@@ -28,6 +28,10 @@ from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerBatch, TaggerSizes, batch_of, predict_batches
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
+
+from training.corpora import predict_spans, tagging_loss, train_batches
 
 
 def encoded_text(limit: int, seed: int) -> tuple[str, Encoded, Encoded, TaggerSizes]:

@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import statistics
-import time
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +34,10 @@ from confide.training.encoder import load_encoder
 from confide.training.tagger import TaggerSizes, batch_of
 from confide.training.trainer import LastLayerGradients
 from confide.training.vocabulary import count_characters, count_words, numbered
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from turns import in_turn
 
 CORPUS = "$CONFIDE_DATA/crossner/politics/train.txt"
 Losses = Callable[[int], tuple[Tensor, Tensor]]
@@ -166,17 +170,6 @@ def losses_by_token(batch: int, length: int, tags: int) -> dict[str, Callable[[]
 
 
 # --- time -----------------------------------------------------------------------------------
-
-
-def in_turn(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(repeats + 1):
-        for name, call in sides.items():
-            started = time.process_time()
-            call()
-            if turn:
-                times[name].append(time.process_time() - started)
-    return times
 
 
 def compared(

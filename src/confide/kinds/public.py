@@ -48,7 +48,7 @@ class Student:
         *,
         labels: Sequence[str],
         weights: Arrays,
-        target: DistillationTarget,
+        soft_target: DistillationTarget,
         config: TrainConfig,
         seed: int,
     ) -> tuple[Arrays, float]:
@@ -59,8 +59,8 @@ class Student:
             loss = [labels] w · ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
 
         where student_t is the softmax of the logits of row t (for a CRF, of its log marginals)
-        over τ, the target's temperature; the ordinary loss is that of the kind's own training, and
-        w what the target says of the labels. The rows of the target are those of the public set.
+        over τ, the soft target's temperature; the ordinary loss is that of the kind's own training,
+        and w what the soft target says of the labels. Its rows are those of the public set.
         Without `labels` the first part is left out.
         """
         with self._lock:
@@ -69,7 +69,9 @@ class Student:
             report = form.trained_by(extractor.trainer, config).distil(
                 extractor.model,
                 annotated,
-                target=target if labels else replace(target, labels_T=0 * target.labels_T),
+                soft_target=soft_target
+                if labels
+                else replace(soft_target, labels_T=0 * soft_target.labels_T),
                 epochs=config.epochs,
                 batch_size=config.batch_size,
                 optimiser=config.steps,

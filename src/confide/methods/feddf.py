@@ -100,7 +100,7 @@ class FedDF(Method):
             public,
             labels=[],
             weights=mean_of(together, state.weights),
-            target=DistillationTarget(
+            soft_target=DistillationTarget(
                 softened_mean(said, own.temperature),
                 own.temperature,
                 np.zeros(public.rows, np.float32),

@@ -449,7 +449,7 @@ class FedED(Method):
     ) -> tuple[Arrays, Facts]:
         """The central model after the distillation of a round, and its facts (Eq. 6)."""
         own = self.options
-        target = DistillationTarget(
+        soft_target = DistillationTarget(
             teacher_SR,
             own.temperature if own.temper_student else 1.0,
             np.full(len(teacher_SR), bool(state.labels), np.float32),
@@ -463,13 +463,13 @@ class FedED(Method):
         named = derive_seed(seed, "distil", config.round)
         if own.holdout_share:
             held_S = self._held(state, seed)
-            return self._best(state, teacher_SR, target, held_S, config=config, seed=named)
+            return self._best(state, teacher_SR, soft_target, held_S, config=config, seed=named)
         weights, loss = self._student.learn(
             state.form,
             state.public,
             labels=state.labels,
             weights=state.weights,
-            target=target,
+            soft_target=soft_target,
             config=config,
             seed=named,
         )
@@ -485,7 +485,7 @@ class FedED(Method):
         self,
         state: Central,
         teacher_SR: NDArray[np.float32],
-        target: DistillationTarget,
+        soft_target: DistillationTarget,
         held_S: Chosen,
         *,
         config: protocol.TrainConfig,
@@ -511,8 +511,10 @@ class FedED(Method):
                 rest,
                 labels=labels[~held_S].tolist() if state.labels else [],
                 weights=weights,
-                target=replace(
-                    target, teacher_TY=target.teacher_TY[~held_S], labels_T=target.labels_T[~held_S]
+                soft_target=replace(
+                    soft_target,
+                    teacher_TY=soft_target.teacher_TY[~held_S],
+                    labels_T=soft_target.labels_T[~held_S],
                 ),
                 config=replace(config, epochs=1),
                 seed=derive_seed(seed, "pass", epoch),

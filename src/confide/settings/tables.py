@@ -579,7 +579,7 @@ class Settings(Table):
     base: str = "fedavg"
     """the method that a reference runs"""
     seed: int = 1
-    """same settings, seed, version, machine: same numbers"""
+    """same settings, key, seed, version, machine: same numbers"""
     rounds: Positive = 20
     """the most rounds"""
     workers: Positive = 1

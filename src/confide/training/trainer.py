@@ -275,22 +275,22 @@ class Cells:
         return logits_TZ
 
     def distillation_losses(
-        self, target: DistillationTarget, logits_BNZ: Tensor, rows_B: Rows
+        self, soft_target: DistillationTarget, logits_BNZ: Tensor, rows_B: Rows
     ) -> Tensor:
         """loss_B: τ² KL(teacher ‖ student), summed over each window's rows."""
         places_BN = self.rows_of(rows_B, words=logits_BNZ.shape[1] // self.width)
         # a teacher of zeros teaches nothing
-        teacher_BNZ = np.where((places_BN >= 0)[:, :, None], target.teacher_TY[places_BN], 0)
+        teacher_BNZ = np.where((places_BN >= 0)[:, :, None], soft_target.teacher_TY[places_BN], 0)
         return distillation_loss(
             logits_BNZ,
             on(teacher_BNZ, logits_BNZ).to(logits_BNZ.dtype),
-            temperature=target.temperature,
+            temperature=soft_target.temperature,
         ).sum(1)
 
-    def label_weights(self, target: DistillationTarget, rows_B: Rows) -> Tensor:
+    def label_weights(self, soft_target: DistillationTarget, rows_B: Rows) -> Tensor:
         """weights_B: how much the ordinary loss of each window counts; on the processor."""
         firsts_B = [self.from_E1[self.windows[row].example] for row in rows_B.tolist()]
-        return torch.from_numpy(target.labels_T[firsts_B])
+        return torch.from_numpy(soft_target.labels_T[firsts_B])
 
 
 # --- Local training: some epochs over a place's own sentences
@@ -607,7 +607,7 @@ class RowTrainer(ABC):
         model: Any,
         own: Any,
         *,
-        target: DistillationTarget,
+        soft_target: DistillationTarget,
         epochs: int,
         batch_size: int,
         optimiser: Optimiser,
@@ -622,10 +622,10 @@ class RowTrainer(ABC):
         def loss(batch: Any) -> Tensor:
             output = self.output(model, batch)
             beliefs = self.beliefs(model, batch, output)
-            loss_B = cells.distillation_losses(target, beliefs, batch.rows_B).to(output.dtype)
-            if not target.labelled:
+            loss_B = cells.distillation_losses(soft_target, beliefs, batch.rows_B).to(output.dtype)
+            if not soft_target.labelled:
                 return loss_B
-            weights_B = on(cells.label_weights(target, batch.rows_B), loss_B)
+            weights_B = on(cells.label_weights(soft_target, batch.rows_B), loss_B)
             return loss_B + weights_B * self.loss(model, own, batch, output=output)
 
         return self._train(model, own, loss, Epochs(epochs, batch_size, optimiser, seed))

@@ -150,7 +150,7 @@ class ConfideController(Controller):  # type: ignore[misc]
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Let the lead ask for the progress of the run, and sites for parts of what they get."""
         engine = fl_ctx.get_engine()
-        engine.register_app_command(TOPIC, self._told)
+        engine.register_app_command(TOPIC, self._answer_events)
         self._outbox.open(engine)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -218,6 +218,6 @@ class ConfideController(Controller):  # type: ignore[misc]
     def _is_silent(self, site: str) -> bool:
         return time.monotonic() - self._heard[site] > SILENCE
 
-    def _told(self, topic: str, data: object, fl_ctx: FLContext) -> Tree:
+    def _answer_events(self, topic: str, data: object, fl_ctx: FLContext) -> Tree:
         since = data.get("since", 0) if isinstance(data, dict) else 0
         return self._events.since(since if type(since) is int else 0)

@@ -121,7 +121,7 @@ NEEDED = (
 """The server's commands that a site accepts. It answers others with "invalid"."""
 
 
-_told: list[int] = []
+_signals: list[int] = []
 """The signals that asked this process to end; no Event, for whose lock a handler could wait."""
 
 
@@ -145,9 +145,9 @@ def run_service(path: str) -> None:
         try:
             flare.main(**given)
         except Exception:
-            if not _told:
+            if not _signals:
                 raise
-        return 0 if _told else 1
+        return 0 if _signals else 1
 
     with held:
         code = MainProcessMonitor.run(
@@ -180,7 +180,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     """Shut down in good order: stop runs, and tell the server that the site is leaving."""
     from confide.flare.nvidia.watch import StatusWriter
 
-    _told.append(number)
+    _signals.append(number)
     if StatusWriter.engine is None or not StatusWriter.registered:
         os._exit(0)
     leave = getattr(StatusWriter.engine, "shutdown_server", None) or StatusWriter.engine.shutdown
