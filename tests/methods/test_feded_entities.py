@@ -117,10 +117,10 @@ def test_the_server_learns_from_the_teacher_and_the_labels(pair: str, tmp_path: 
     labelled, _ = method.round(state, federation, 1)
     alone, _ = method.round(replace(state, labels=[]), federation, 1)
     again, _ = method.round(state, federation, 1)
-    teacher = given[0]["target"].teacher_TY
+    teacher = given[0]["soft_target"].teacher_TY
     np.testing.assert_allclose(teacher.sum(1), 1, rtol=1e-5)
     assert teacher.shape == (state.public.rows, state.form.classes)
-    assert np.array_equal(teacher, given[1]["target"].teacher_TY)
+    assert np.array_equal(teacher, given[1]["soft_target"].teacher_TY)
     assert (given[0]["labels"], given[1]["labels"]) == (state.labels, [])
     assert encode(again) == encode(labelled) != encode(alone)
 

@@ -178,7 +178,7 @@ def test_labels_and_predictions_are_learnt_of_all_that_is_public(tmp_path: Path)
 
 
 @every_pair
-def test_every_kind_is_given_the_same_lesson(pair: str, tmp_path: Path) -> None:
+def test_every_kind_is_given_the_same_soft_target(pair: str, tmp_path: Path) -> None:
     settings = tiny(tmp_path, f"method={pair}", "options.past_weight=0.5", sites=2)
     method, federation, _ = started(tmp_path, settings)
     state = method.start(federation)
@@ -186,17 +186,17 @@ def test_every_kind_is_given_the_same_lesson(pair: str, tmp_path: Path) -> None:
     real = method._student.learn
 
     def learn(*arguments: Any, **own: Any) -> Any:
-        given.append(own["target"])
+        given.append(own["soft_target"])
         return real(*arguments, **own)
 
     method._student.learn = learn
     for number in (1, 2):
         method.round(state, federation, number)
     assert len(given) == 2
-    for target in given:
-        assert (target.labels_T == 1).all() and len(target.labels_T) == state.public.rows
-        assert target.temperature == 2
-        np.testing.assert_allclose(target.teacher_TY.sum(1), 1, rtol=1e-5)
+    for soft_target in given:
+        assert (soft_target.labels_T == 1).all() and len(soft_target.labels_T) == state.public.rows
+        assert soft_target.temperature == 2
+        np.testing.assert_allclose(soft_target.teacher_TY.sum(1), 1, rtol=1e-5)
 
 
 @every_pair
@@ -210,7 +210,7 @@ def test_a_student_learns_the_labels_also_after_it_read_the_set_without_them(
     teacher_TY = np.full((rows, state.form.classes), 1 / state.form.classes, np.float32)
     ways = {
         "weights": state.weights,
-        "target": DistillationTarget(teacher_TY, 1.0, np.ones(rows, np.float32)),
+        "soft_target": DistillationTarget(teacher_TY, 1.0, np.ones(rows, np.float32)),
         "config": engine.asks[STEP, "site-1"].config,
         "seed": 1,
     }
@@ -261,12 +261,16 @@ def test_the_best_pass_on_held_out_sentences_is_kept(
     for public, own in seen:
         assert public.digest == state.public.part(~held_S).digest
         assert own["config"].epochs == 1
-        assert len(own["target"].teacher_TY) == len(own["target"].labels_T) == (~held_S).sum()
+        assert (
+            len(own["soft_target"].teacher_TY)
+            == len(own["soft_target"].labels_T)
+            == (~held_S).sum()
+        )
         assert own["labels"] == [x for x, kept in zip(state.labels, ~held_S, strict=False) if kept]
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     q = teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2.0)
     for _, own in seen:
-        np.testing.assert_allclose(own["target"].teacher_TY, q[~held_S], atol=1e-6)
+        np.testing.assert_allclose(own["soft_target"].teacher_TY, q[~held_S], atol=1e-6)
     if state.labels:
         names = list(state.form.class_names)
         q = np.array([[name == label for name in names] for label in state.labels])
