@@ -112,21 +112,19 @@ class FederationTable(Table):
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
     """share that `trimmed` drops at each end"""
     max_norm_ratio: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
-    """an update is refused beyond this many times the round's median norm. Default 5; of `groups`
-    2; under masks without groups none"""
+    """refuse an update of more than this many times the round's median norm. Default 5; of
+    `groups` 2; under masks alone none"""
     up: Literal["rows", "float16", "int8", "int4", "int2", "top"] = "rows"
-    """changed `rows` or quantised changes: `float16`, `int8`; without masks also `int4`, `int2`,
-    `top`"""
+    """what a site sends: `rows`, `float16`, `int8`; without masks also `int4`, `int2`, `top`"""
     down: Literal["whole", "cached", "float16", "int8", "int4", "int2", "top"] = "whole"
-    """weights `whole`, only those not sent yet (`cached`), or quantised differences: `float16`,
-    `int8`, `int4`, `int2`, `top`"""
+    """what a site is sent"""
     top: Annotated[float, Field(gt=0, le=1)] = 0.01
     """share of numbers that `top` sends"""
     sums: Literal["plain", "masked"] | None = None
     """`masked`: the server reads only sums; else `plain`. Default: masked among three or more real
     sites"""
     colluding: Annotated[int, Field(ge=1)] | None = None
-    """sites that may help the server; default a third, rounded up, less 1, at least 1"""
+    """of n sites, those that may help the server. Default ⌈n/3⌉ − 1, at least 1"""
     groups: Annotated[int, Field(ge=0)] = 0
     """least size of groups whose sums `combine` sees; 0: none"""
     roll_back: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -186,7 +184,7 @@ class EncoderTable(Table):
     """The part of an encoder that is trained (`training.encoder.Tuning`), whatever the kind."""
 
     tune: Literal["all", "top", "lora", "bias", "frozen"] = "all"
-    """`all`, the `top` layers, low rank (`lora`), every `bias`, nothing (`frozen`)"""
+    """what of it is trained"""
     layers: Annotated[int, Field(ge=1, le=9999)] = 2
     """of `top`"""
     rank: Annotated[int, Field(ge=1, le=9999)] = 8
@@ -246,7 +244,7 @@ class LinearTable(Table):
     """A linear CRF on hashed features."""
 
     bits: Annotated[int, Field(ge=8, le=22)] = 16
-    """the table has 2^`bits` rows, 8 to 22; one more doubles it"""
+    """the table has 2^`bits` rows: 8 to 22"""
 
 
 class BagsTable(Table):
@@ -257,7 +255,7 @@ class BagsTable(Table):
     denoise: Literal["none", "one", "att", "ave", "att-ra"] = "att"
     """how sentences become one bag; not for lazy-mil"""
     same_entity: Literal["concept", "letters"] = "concept"
-    """first `concept`, else letters; or `letters`"""
+    """`concept` where there is one, else letters; or `letters`"""
 
 
 class PcnnTable(Table):
@@ -309,7 +307,7 @@ class PrivacyTable(Table):
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """the most rounds"""
     units: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
-    """of all sites, about: the sum is divided by `rate` times that"""
+    """of all sites, about; the sum is divided by `rate` × `units`"""
     patients: Annotated[str, Field(max_length=10)] = ""
     """a document's name up to these characters is its patient"""
     steps: Annotated[int, Field(ge=1, le=10_000)] = 1
@@ -360,7 +358,7 @@ class DataTable(Table):
     mask_common: Annotated[float, Field(ge=0, le=1)] = 0.0
     """share of entities found at several sites whose letters training text hides"""
     canaries: NotNegative = 0
-    """documents of each site for `confide audit`; coins leave half of them out"""
+    """documents of each site for `confide audit`; a random half is not trained on"""
 
 
 class SiteTable(Table):
@@ -388,7 +386,7 @@ class SiteTable(Table):
     relations: dict[str, str] = {}
     """the same for relations"""
     annotates: tuple[str, ...] = ()
-    """common types or relations that it annotates, if not all; other entities are dropped"""
+    """common types or relations that it annotates, if not all; others are dropped"""
     test_annotates: tuple[str, ...] = ()
     """further types that its test text annotates"""
     types: tuple[str, ...] = ()
@@ -422,7 +420,7 @@ class SplitTable(Table):
     alpha: Annotated[float, Field(gt=0)] | None = None
     """of `dirichlet` (0.5), `quantity` (1): smaller is more uneven"""
     holdout_from: Literal["site", "corpus"] = "site"
-    """hold out at each `site`, or of the `corpus` before it is dealt, which suits small sites"""
+    """hold out at each `site`, or of the `corpus` before it is dealt"""
     disjoint_by: str = ""
     """an attribute (`file`) or `pair` that training text may not share with `dev` and `test`"""
     tags: dict[str, str] = {}
@@ -500,9 +498,8 @@ class TrainingTable(Table):
     unannotated_types: Annotated[
         float, BeforeValidator(_share_of_unannotated), Field(ge=0, le=1)
     ] = 0.0
-    """a token without a type, where a site annotates some types: `negative` (0): it has none;
-    `ignore` (1): perhaps one that the site lacks; between: a factor on that probability. The same
-    of pairs without relation"""
+    """where a site annotates some types, a token (or pair) without one is `negative` (0), or may
+    have one that the site lacks: `ignore` (1)"""
 
 
 class VocabularyTable(Table):
@@ -522,7 +519,7 @@ class SelectTable(Table):
     by: Literal[
         "strict", "relaxed", "micro", "macro", "auc", "auc_2000", "precision_at", "last",
     ] = "strict"  # fmt: skip
-    """score of development text; `last`: the last round"""
+    """score of development text, or the `last` round"""
     patience: Annotated[int, Field(ge=0)] = 0
     """stop after this many rounds without a better score; 0: never"""
     every: Positive = 1
@@ -593,8 +590,8 @@ class Settings(Table):
     micro_batch_size: NotNegative = 0
     """the most examples computed at once; 0: the whole batch"""
     key: Annotated[str | None, PATH] = None
-    """the sites' key file; else one is made for the run. `"simulated"`: from the seed, which
-    protects nothing"""
+    """the sites' key file; else one is made. `"simulated"`: from the seed, which protects
+    nothing"""
     start_from: Annotated[str, PATH] = ""
     """folder of a finished run whose model round 1 begins with"""
     data: DataTable = DataTable()
