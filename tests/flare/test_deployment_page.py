@@ -23,10 +23,10 @@ TROUBLE = TEXT.partition("\n## Trouble")[2]
 SITE_FILE = PAGE.with_name("site-file.md").read_text(encoding="utf-8")
 KEYS, _, AGREEMENT = SITE_FILE.partition("\n## The agreement")
 CODES_PAGE = PAGE.with_name("codes.md")
-CODES_HEAD = """# Why a site did not answer: error codes
+CODES_HEAD = """# Error codes: why a site did not answer
 
-A site that refuses or fails sends one of these codes, and never a word of its text. The lead sees
-the sentence; `result.json` and the ledger hold the code. Written from the code
+A site that refuses or fails sends one of these codes, and never a word of its text. The terminal
+and `history[].faults` of `result.json` also say what to do. Written from the code
 (`confide.federation.failures`).
 
 The server has four of its own: `refused` (a reply is too large, not finite, misshapen or
@@ -62,7 +62,9 @@ def test_the_page_quotes_messages_that_the_code_has() -> None:
 
 
 def codes_page() -> str:
-    return CODES_HEAD + "".join(f"- `{code}`: {why}\n" for code, why in sorted(CODES.items()))
+    """Each code with its cause; what to do about it, after the semicolon, is in the message."""
+    causes = {code: why.partition(";")[0] for code, why in sorted(CODES.items())}
+    return CODES_HEAD + "".join(f"- `{code}`: {why}\n" for code, why in causes.items())
 
 
 def test_every_code_is_on_its_page() -> None:

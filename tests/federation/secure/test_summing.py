@@ -80,6 +80,7 @@ def test_where_too_few_agree_to_the_roster_the_error_says_who_did_and_why_others
         federation_of(engine, summing_of(engine)).sum(COUNT, ask(), round=1)
     said = str(caught.value)
     assert "got site-04, site-05; others failed with older-account, other-roster" in said
+    assert "; older-account means: " in said and "; other-roster means: " in said
 
 
 def test_counts_by_label_are_exact_and_show_no_other_label(tmp_path: Path) -> None:

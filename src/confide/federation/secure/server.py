@@ -23,7 +23,7 @@ import numpy as np
 from confide.errors import FederationError, SiteFault
 from confide.federation.broadcast import MISSING, Later
 from confide.federation.combining import Combining, Pile, Total
-from confide.federation.failures import Refusal, blaming, refused
+from confide.federation.failures import CODES, Refusal, blaming, refused
 from confide.federation.messages import encode
 from confide.federation.quantising import can_quantise
 from confide.federation.seals import digest, is_signed_by
@@ -571,12 +571,13 @@ class Summing:
             exchange.blame(name, steps.MEET.name, "it means another roster")
         if len(met) - len(differing) < roster.least:
             agreed = ", ".join(sorted(set(met) - set(differing))) or "none"
-            failed = ", ".join(sorted(set(exchange.failed)))
+            failed = sorted(set(exchange.failed))
+            means = [f"{code} means: {CODES[code]}" for code in failed if code in CODES]
             raise FederationError(
                 "too few sites agreed to the roster, so nothing can be summed under masks",
                 expected=f"at least {roster.least} of {len(self.sites)}",
-                got=f"{agreed}; others failed with {failed}" if failed else agreed,
-                fix="look the codes up in docs/codes.md; at each site its own log says more",
+                got=f"{agreed}; others failed with {', '.join(failed)}" if failed else agreed,
+                fix="; ".join(["read each site's own log", *means]),
             )
         self._roster = roster
         return roster
