@@ -5,9 +5,11 @@ The functions find the model by its trainer, which places it where the process c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +43,11 @@ WORDS = ("pain", "ab", "took", "the", "cd", ".")
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, and what is done with it."""
+    """A trainer, a model of it, and what is done with that."""
 
+    made: Any
     model: Any
-    fit: Callable[[], Any]
+    fit: Callable[..., Any]
     find: Callable[[], Any]
     others: tuple[Callable[[], Any], ...] = ()
 
@@ -86,15 +89,17 @@ def pairs(count: int = 12) -> list[RelationExample]:
     return found
 
 
-def _of_entities(made: Any, count: int) -> Trained:
+def of_entities(made: Any, count: int) -> Trained:
+    """A model that finds entities."""
     examples = corpus(count).examples
     model, text = made.initial(1), made.prepared(examples)
     encoded = made.annotated(text, [one.spans for one in examples], source={"Drug"})
     each = np.linspace(0.5, 1.5, len(encoded)).astype(np.float32)
-    how = {"epochs": 1, "batch_size": 8, "optimiser": ADAM, "seed": 1}
+    how = {"weights_S": each, "epochs": 1, "batch_size": 8, "optimiser": ADAM, "seed": 1}
     return Trained(
+        made,
         model,
-        lambda: made.fit(model, encoded, weights_S=each, **how),
+        lambda **other: made.fit(model, encoded, **how | other),
         lambda: made.find(model, text),
         (
             lambda: made.row_gradients(model, encoded),
@@ -105,13 +110,13 @@ def _of_entities(made: Any, count: int) -> Trained:
 
 def a_tagger(folder: Path) -> Trained:
     """BiLSTM-CNNs-CRF."""
-    return _of_entities(made_of(corpus(16)), 16)
+    return of_entities(made_of(corpus(16)), 16)
 
 
 def an_encoder(folder: Path) -> Trained:
     """An encoder that tags words."""
     form = EncoderSpec(("Drug", "Effect"), longest=32, dropout=0.0)
-    return _of_entities(TokenTrainer(load_encoder(str(folder / "bert")), form), 16)
+    return of_entities(TokenTrainer(load_encoder(str(folder / "bert")), form), 16)
 
 
 def _lightner(folder: Path, **changes: Any) -> LightnerTrainer:
@@ -121,20 +126,20 @@ def _lightner(folder: Path, **changes: Any) -> LightnerTrainer:
 
 def a_lightner(folder: Path) -> Trained:
     """Prompts on a BART that writes entities."""
-    return _of_entities(_lightner(folder), 16)
+    return of_entities(_lightner(folder), 16)
 
 
 def kept_states(folder: Path) -> Trained:
     """A LightNER whose encoder's states are kept."""
-    return _of_entities(_lightner(folder, where="decoder"), 16)
+    return of_entities(_lightner(folder, where="decoder"), 16)
 
 
 def an_adversary(folder: Path) -> Trained:
     """A LightNER that learns not to tell sites apart."""
     plain = _lightner(folder)
     made = AdversarialTrainer(plain.bart, plain.form, kind="fada", sites=3, site=1)
-    own = _of_entities(made, 16)
-    return Trained(own.model, own.fit, own.find, own.others[:1])
+    own = of_entities(made, 16)
+    return replace(own, others=own.others[:1])
 
 
 def relations(folder: Path) -> Trained:
@@ -145,6 +150,7 @@ def relations(folder: Path) -> Trained:
     )
     model, encoded = made.initial(1), made.prepared(pairs())
     return Trained(
+        made,
         model,
         lambda: made.fit(
             model, made.annotated(encoded), epochs=1, batch_size=8, optimiser=ADAM, seed=1
@@ -159,6 +165,7 @@ def _bags(made: BagTrainer) -> Trained:
     groups = [np.arange(start, start + 3) for start in range(0, 12, 3)]
     how = {"epochs": 1, "batch_size": 4, "optimiser": ADAM, "seed": 1}
     return Trained(
+        made,
         model,
         lambda: made.fit(model, made.annotated(encoded, groups), **how),
         lambda: bag_scores(model, encoded, groups, denoise="att"),
@@ -192,19 +199,32 @@ KINDS: dict[str, Callable[[Path], Trained]] = {
 
 
 class OneDevice(TorchDispatchMode):
-    """Notes every operation whose tensors lie on different devices; single numbers may travel."""
+    """Notes what a step asks of a device that is not the processor.
+
+    `mixed`: operations whose tensors lie on different devices; single numbers may travel. `waits`:
+    those that the processor waits for, were this a GPU: a number or a shape that depends on numbers
+    is looked at, or memory that can be paged out is copied. `copies` there, `launched`: operations
+    that are no mere views.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.mixed: list[str] = []
         self.seen: set[str] = set()
+        self.waits: list[str] = []
+        self.copies = self.launched = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
         there = {one.device.type for one in given if one.dim()}
         self.seen |= there
-        if len(there) > 1 and "copy" not in str(func):
-            self.mixed.append(str(func))
+        name = str(func)
+        copied = "copy" in name or name.startswith("aten.to.")
+        if len(there) > 1 and not copied:
+            self.mixed.append(name)
+        far = any(one.is_meta for one in given)
+        if far and (_LOOKS.match(name) or (name.startswith("aten.index") and _by_mask(given))):
+            self.waits.append(name)
         aten = torch.ops.aten
         numbers = (aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default)
         if func in numbers and given[0].is_meta:
@@ -212,7 +232,29 @@ class OneDevice(TorchDispatchMode):
             return (
                 bool(number) if given[0].dtype is torch.bool or "nonzero" in str(func) else number
             )
-        return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        made = found if isinstance(found, torch.Tensor) else given[0] if given else None
+        if made is not None and made.is_meta:
+            self.launched += not _is_view(func)
+            if copied and "cpu" in there:
+                self.copies += 1
+                self.waits += [name] * (not (kwargs or {}).get("non_blocking"))
+        return found
+
+
+_LOOKS = re.compile(
+    r"aten\.(item|_local_scalar_dense|is_nonzero|nonzero|equal|_?unique|masked_select)"
+)
+
+
+def _by_mask(given: list[torch.Tensor]) -> bool:
+    return any(one.dtype is torch.bool for one in given[1:])
+
+
+@cache
+def _is_view(func: Any) -> bool:
+    returned = [one.alias_info for one in func._schema.returns]
+    return all(one is not None and not one.is_write for one in returned)
 
 
 @contextmanager
@@ -228,6 +270,8 @@ def on_meta(patch: Any) -> Iterator[OneDevice]:
     for module in (devices, *_users()):
         if hasattr(module, "home"):
             patch.setattr(module, "home", home)
+        if hasattr(module, "homeward"):
+            patch.setattr(module, "homeward", lambda values: lambda: home(values))
         if hasattr(module, "at_home"):
             patch.setattr(module, "at_home", lambda values: home(values).numpy())
     with devices.computing_at(devices.Place(torch.device("meta"))), OneDevice() as watched:

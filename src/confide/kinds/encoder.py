@@ -221,12 +221,7 @@ class TokenTrainer(EntityTrainer):
         return annotated_tokens(text, spans, tags=self.tags, source=source)
 
     def spans(
-        self,
-        model: TokenClassifier,
-        batch: TokenBatch,
-        output: Tensor,
-        *,
-        wanted: Collection[str] | None,
+        self, scores: None, batch: TokenBatch, output: Tensor, *, wanted: Collection[str] | None
     ) -> list[list[FoundSpan]]:
         """The spans of each row on its likeliest path that the scheme allows.
 
@@ -234,11 +229,11 @@ class TokenTrainer(EntityTrainer):
         scheme does not mark an entity's end (IOB2), of the next word not continuing it. With
         `wanted`, words are classified among the tags of these types alone.
         """
-        tags, scores = self.tags, self._scores
+        tags, moves = self.tags, self._scores
         if wanted is not None:
             tags, kept = tags.only(wanted)
-            output, scores = output[:, :, kept], scores.only(kept)
-        return _batch_spans(output, batch, tags=tags, scores=scores)
+            output, moves = output[:, :, kept], moves.only(kept)
+        return _batch_spans(output, batch, tags=tags, scores=moves)
 
     def batch(self, model: Any, text: TokenText, rows_B: Rows, *, own: Any = None) -> TokenBatch:
         """These rows."""

@@ -346,12 +346,7 @@ class SpanTrainer(EntityTrainer):
         return functional.pad(output, (1, 0))
 
     def spans(
-        self,
-        model: SpanClassifier,
-        batch: TokenBatch,
-        output: Tensor,
-        *,
-        wanted: Collection[str] | None,
+        self, scores: None, batch: TokenBatch, output: Tensor, *, wanted: Collection[str] | None
     ) -> list[list[FoundSpan]]:
         """The spans of each row that are likelier than not, which may share words.
 

@@ -194,15 +194,23 @@ def posterior(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Po
 
 def _recursions(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
     """The recursions, in whichever form is exact here."""
-    fast = _scaled(emissions_BLY, scores, lengths_B)
-    return fast or _logarithmic(emissions_BLY, scores, lengths_B)
+    fast, least = _scaled(emissions_BLY, scores, lengths_B)
+    return fast if _is_exact(least) else _logarithmic(emissions_BLY, scores, lengths_B)
 
 
-def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior | None:
+def _is_exact(least: Tensor) -> bool:
+    """Look at the least scale: one that vanished, or that is not a number, makes a result void.
+
+    This is the one number of a step that the processor waits for.
+    """
+    return bool(least > _VANISHED)
+
+
+def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> tuple[Posterior, Tensor]:
     """Both recursions as one: each is "multiply by the moves, then by the emissions".
 
     The backward one runs on length-reversed sentences and transposed moves. Emissions in the
-    padding are 0. None if a scale vanishes.
+    padding are 0. Gives the least scale too, for `_is_exact`.
     """
     batch, length, _ = emissions_BLY.shape
     mask_BL1 = mask_of(lengths_B, length)[:, :, None]
@@ -229,8 +237,7 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     scales_BL1 = scales_L2B[:, 0].T[:, :, None].masked_fill(~mask_BL1, 1.0)
     product_BLY = prefix_BLY * behind_BLY
     norm_BL1 = product_BLY.sum(2, keepdim=True).masked_fill_(~mask_BL1, 1.0)
-    if not min(norm_BL1.min(), scales_BL1.min()) > _VANISHED:  # also if one is not a number
-        return None
+    least = torch.minimum(norm_BL1.min(), scales_BL1.min())
     last_B11 = (lengths_B - 1)[:, None, None]
     log_partition_B = (
         (scales_BL1.log() + shift_BL1).sum((1, 2))
@@ -241,7 +248,7 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     )
     share_BL1 = norm_BL1.reciprocal().masked_fill_(~mask_BL1, 0.0)
     left_BLY = prefix_BLY * share_BL1.scatter(1, last_B11, 0.0)
-    return Posterior(
+    found = Posterior(
         log_partition_B,
         product_BLY * share_BL1,
         moves_YY * (left_BLY[:, :-1].transpose(1, 2) @ suffix_BLY[:, 1:]),
@@ -250,6 +257,7 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
         moves_YY,
         in_logs=False,
     )
+    return found, least
 
 
 def _rows(values_Y: Tensor, places: Tensor) -> Tensor:
@@ -481,9 +489,7 @@ def _scaled_chain(
     emissions_BLY: Tensor, scores: Scores, tags_BL: Tensor, *, lengths_B: Tensor
 ) -> _Chain | None:
     """None if a probability on the path of the tags vanishes."""
-    found = posterior(emissions_BLY, scores, lengths_B=lengths_B)
-    if found.in_logs:
-        return None
+    found, least_scale = _scaled(emissions_BLY, scores, lengths_B)
     here_BL = found.suffix_BLY.gather(2, tags_BL[:, :, None])[:, :, 0]
     before_BL = found.behind_BLY.gather(2, tags_BL[:, :, None])[:, :, 0]
     first_BY = found.marginals_BLY[:, 0]
@@ -495,8 +501,8 @@ def _scaled_chain(
         1,
     )
     mask_BL = mask_of(lengths_B, tags_BL.shape[1])
-    least = torch.minimum(chances_BL, before_BL)[mask_BL].min()
-    if not least > _VANISHED:  # also where it is not a number
+    least_BL = torch.minimum(chances_BL, before_BL).masked_fill(~mask_BL, math.inf)
+    if not _is_exact(torch.minimum(least_scale, least_BL.min())):
         return None
     return _Chain(-chances_BL.log(), first_BY, found.behind_BLY, found.suffix_BLY, found.moves_YY)
 

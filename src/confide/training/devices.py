@@ -4,6 +4,10 @@ A process computes in one place (`computing_at`). A model is moved there when it
 batches follow it (`beside`), and whatever leaves the model comes home first (`home`): weights that
 travel, scores and spans have the same form from any device.
 
+A GPU computes while the processor goes on, for as long as nobody waits for its numbers. So a batch
+goes there as one block of page-locked memory, which nobody waits for, and a step of a training
+looks at no number that lies there, but for one of a CRF (`training.crf`).
+
 Weights are always float32, on the processor when they are drawn and when they travel, so a run
 starts from the same numbers on any device. Dropout is drawn by the device itself.
 
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -40,6 +44,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
 
 _PROCESSOR = torch.device("cpu")
+_ALIGNED = 16  # bytes: every number type may begin at a multiple of it
 _NAME = re.compile(r"cpu|mps|cuda(:[0-9]{1,2})?")
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 
@@ -56,6 +61,11 @@ class Place:
     device: torch.device = _PROCESSOR
     narrow: bool = False
     micro_batch_size: int = 0
+
+    @property
+    def apart(self) -> bool:
+        """True if the device computes while the processor does something else."""
+        return self.device.type == "cuda"
 
 
 PROCESSOR = Place()
@@ -215,17 +225,51 @@ def _widely(body: nn.Module, _: object, found: Any) -> Any:
 def beside(batch: T, model: nn.Module) -> T:
     """The batch, with its tensors on the model's device."""
     device = where_is(model).device
-    found: T = batch if device.type == "cpu" else _moved(batch, device)
+    if device.type == "cpu":
+        return batch
+    moved = iter(_moved(list(_tensors(batch)), device))
+    found: T = _with(batch, moved)
     return found
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    """The tensors of a batch, in the order of its fields."""
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        yield batch
+    elif is_dataclass(batch):
+        for one in fields(batch):
+            yield from _tensors(getattr(batch, one.name))
+
+
+def _with(batch: Any, moved: Iterator[Tensor]) -> Any:
+    """The batch with these tensors in place of its own."""
+    if isinstance(batch, Tensor):
+        return next(moved)
     if not is_dataclass(batch) or isinstance(batch, type):
         return batch
-    own = {one.name: getattr(batch, one.name) for one in fields(batch)}
-    return replace(batch, **{name: _moved(value, device) for name, value in own.items()})
+    own = {one.name: _with(getattr(batch, one.name), moved) for one in fields(batch)}
+    return replace(batch, **own)
+
+
+def _moved(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """The tensors on a device, as views of one block that travels there.
+
+    Memory that can be paged out is copied only once the GPU has done all before it.
+    """
+    if device.type == "mps":  # its memory is the processor's
+        return [one.to(device) for one in tensors]
+    places, end = list[slice](), 0
+    for one in tensors:
+        places.append(slice(end, end + one.nbytes))
+        end += -(-one.nbytes // _ALIGNED) * _ALIGNED
+    block = torch.empty(end, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for one, place in zip(tensors, places, strict=True):
+        block[place] = one.reshape(-1).view(torch.uint8)
+    there = block.to(device, non_blocking=True)
+    return [
+        there[place].view(one.dtype).view(one.shape)
+        for one, place in zip(tensors, places, strict=True)
+    ]
 
 
 def home(values: Tensor) -> Tensor:
@@ -233,10 +277,31 @@ def home(values: Tensor) -> Tensor:
 
     On the processor they are not copied.
     """
+    return _wide(values).cpu()
+
+
+def homeward(values: Tensor) -> Callable[[], Tensor]:
+    """Start the values on their way `home`; what is given back waits for them alone.
+
+    So the device may be asked for more in between.
+    """
+    values = _wide(values)
+    if values.device.type != "cuda":
+        return values.cpu
+    there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    there.copy_(values, non_blocking=True)
+    arrived = torch.cuda.current_stream(values.device).record_event()
+
+    def waited() -> Tensor:
+        arrived.synchronize()
+        return there
+
+    return waited
+
+
+def _wide(values: Tensor) -> Tensor:
     values = values.detach()
-    if values.dtype in (torch.bfloat16, torch.float16):
-        values = values.float()
-    return values.cpu()
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
 def at_home(values: Tensor) -> NDArray[Any]:
@@ -248,7 +313,7 @@ def at_home(values: Tensor) -> NDArray[Any]:
 def on(values: NDArray[Any] | Tensor, like: Tensor) -> Tensor:
     """The values as a tensor beside another one."""
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-    return tensor.to(like.device)
+    return tensor if tensor.device == like.device else _moved([tensor], like.device)[0]
 
 
 # --- computing ------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import distribution
 from itertools import islice
@@ -668,6 +668,25 @@ class Loaded:
         return body
 
 
+@cache
+def _lay_out_masks_unread() -> None:
+    """Let transformers lay out a mask that is on a GPU without a look at it.
+
+    It looks whether a mask hides anything, and the processor waits for the GPU until then; what
+    hides nothing is no mask here (`kinds.pieces`).
+    """
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    def laid_out(*sizes: Any, **how: Any) -> Tensor | None:
+        mask = how.get("attention_mask")
+        if mask is not None and mask.device.type != "cpu":
+            how["allow_is_bidirectional_skip"] = False
+        found: Tensor | None = sdpa_mask(*sizes, **how)
+        return found
+
+    AttentionMaskInterface.register("sdpa", laid_out)
+
+
 def read_pretrained(family: Any, folder: Path, *, what: str) -> tuple[Any, set[str]]:
     """The model that a class of transformers reads from a folder, and the weights that lack there.
 
@@ -690,7 +709,13 @@ def read_pretrained(family: Any, folder: Path, *, what: str) -> tuple[Any, set[s
                 f"the {what} could not be loaded", got=first_line(error), where=str(folder)
             ) from error
     lacking = {*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])}
+    # where nothing is padded there is no mask, and no need to look at the pieces
+    model.warn_if_padding_and_no_attention_mask = _unwarned
     return model.eval().requires_grad_(False), lacking
+
+
+def _unwarned(*_: object) -> None:
+    """Warn of nothing."""
 
 
 def check_whole(lacking: set[str], folder: Path, *, apart: tuple[str, ...]) -> None:
@@ -707,6 +732,7 @@ def check_whole(lacking: set[str], folder: Path, *, apart: tuple[str, ...]) -> N
 def _load(folder: Path, dim: int, *, again: Callable[[], Any]) -> Loaded:
     from transformers import AutoModel
 
+    _lay_out_masks_unread()
     with ONE_AT_A_TIME, _quiet():
         tokenizer = tokenizer_of(folder, fast=False)
     model, lacking = read_pretrained(AutoModel, folder, what="encoder")

@@ -16,6 +16,7 @@ numbers of the last layer's weight.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ from confide.training.devices import (
     drawing,
     enough_memory,
     home,
+    homeward,
     on,
     predicting,
     where_is,
@@ -451,6 +453,9 @@ def _alone(model: nn.Module, table: nn.Embedding) -> bool:
     return owners == [table] and settled
 
 
+_APART = 8
+"""A device apart reads this many times `per_batch` at once: 16,384 word pieces, 32,768 words."""
+
 Random = np.random.Generator
 Parts = tuple[Tensor, Tensor]
 Make = Callable[[list[nn.Parameter], Optimiser], Steps]
@@ -678,8 +683,9 @@ class RowTrainer(ABC):
         """losses_S: what training would lose on each row, without dropout."""
         losses_S = np.zeros(len(own))
         with predicting(model):
-            for batch in self.reads(model, own.text, own=own):
-                losses_S[batch.rows_B] = at_home(self._loss_of(model, own, beside(batch, model)))
+            loss = partial(self._loss_of, model, own)
+            for batch, loss_B in self._found(model, own.text, loss, own=own):
+                losses_S[batch.rows_B] = loss_B.numpy()
         return losses_S
 
     def example_losses(self, model: Any, own: Any) -> NDArray[np.float64]:
@@ -719,18 +725,35 @@ class RowTrainer(ABC):
     def row_logits(self, model: Any, text: Any) -> NDArray[np.float32]:
         """logits_TY of every row of a public text; their softmax is the model's belief."""
 
-        def found() -> Iterator[tuple[Rows, Tensor]]:
-            for one in self.reads(model, text):
-                batch = beside(one, model)
-                yield batch.rows_B, home(self.beliefs(model, batch, self.output(model, batch)))
+        def beliefs(batch: Any) -> Tensor:
+            return self.beliefs(model, batch, self.output(model, batch))
 
         with predicting(model):
-            return self.cells(text).said(found(), classes=self.classes)
+            found = self._found(model, text, beliefs)
+            said = ((batch.rows_B, logits_BNZ) for batch, logits_BNZ in found)
+            return self.cells(text).said(said, classes=self.classes)
 
     def reads(self, model: Any, text: Any, *, own: Any = None) -> Iterator[Any]:
-        """Every row once, longest first, in batches of `per_batch`."""
-        for rows_B in longest_first(text.lengths_S, self.per_batch):
+        """Every row once, longest first, in batches of `per_batch`; of more on a device apart."""
+        most = self.per_batch * (_APART if where_is(model).apart else 1)
+        for rows_B in longest_first(text.lengths_S, most):
             yield self.batch(model, text, rows_B, own=own)
+
+    def _found(
+        self, model: Any, text: Any, compute: Callable[[Any], Tensor], *, own: Any = None
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Every batch, and what is computed of it, at home.
+
+        A device apart is asked for the next batch's before this one's is waited for.
+        """
+        asked = deque[tuple[Any, Callable[[], Tensor]]]()
+        ahead = 1 if where_is(model).apart else 0
+        for batch in self.reads(model, text, own=own):
+            asked.append((batch, homeward(compute(beside(batch, model)))))
+            if len(asked) > ahead:
+                first, found = asked.popleft()
+                yield first, found()
+        yield from ((batch, found()) for batch, found in asked)
 
     def _loss_of(self, model: Any, own: Any, batch: Any) -> Tensor:
         return self.loss(model, own, batch, output=self.output(model, batch))
@@ -760,12 +783,16 @@ class EntityTrainer(RowTrainer):
     ) -> Any:
         """The text with these spans of each example; types in `source` are the site's own."""
 
+    def scores(self, model: Any) -> Any:
+        """The numbers that decoding needs of the model besides its output, on the processor."""
+        return None
+
     def spans(
-        self, model: Any, batch: Any, output: Tensor, *, wanted: Collection[str] | None
+        self, scores: Any, batch: Any, output: Tensor, *, wanted: Collection[str] | None
     ) -> Iterable[list[FoundSpan]]:
         """The spans of each row of a batch, numbered by its own tokens, from the model's output.
 
-        The output is on the processor; `wanted` as for `find`.
+        The output is on the processor; `scores` are those of `scores`, and `wanted` as for `find`.
         """
         raise NotImplementedError
 
@@ -778,9 +805,9 @@ class EntityTrainer(RowTrainer):
         """
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
         with predicting(model):
-            for batch in self.reads(model, text):
-                output = home(self.output(model, beside(batch, model)))
-                found = self.spans(model, batch, output, wanted=wanted)
+            scores = self.scores(model)
+            for batch, output in self._found(model, text, partial(self.output, model)):
+                found = self.spans(scores, batch, output, wanted=wanted)
                 for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
                     by_window[row] = spans
         return join_windows(by_window, text.windows, examples=text.examples, flat=self.flat)

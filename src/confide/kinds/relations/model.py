@@ -249,7 +249,8 @@ class RelationTrainer(RowTrainer):
             chosen_BR, allowed_BR = self._possible(own, batch)
             return (output + chosen_BR).logsumexp(1) - (output + allowed_BR).logsumexp(1)
         shut_BR = ~own.open_S[batch.rows_B][:, None] & ~own.own_R
-        output = output.masked_fill(on(shut_BR, output), -math.inf)
+        if shut_BR.any():
+            output = output.masked_fill(on(shut_BR, output), -math.inf)
         return functional.cross_entropy(output, batch.relations_B, reduction="none")
 
     def losses(

@@ -233,13 +233,12 @@ class TaggerTrainer(EntityTrainer):
         )
         return EncodedSplit(replace(text, tags_N=found.tags_N), found.source_N, found.open_Y)
 
+    def scores(self, model: CrfTagger) -> Scores:
+        """The scores of the CRF's moves."""
+        return Scores(*map(home, model.crf.scores()))
+
     def spans(
-        self,
-        model: CrfTagger,
-        batch: TaggerBatch,
-        output: Tensor,
-        *,
-        wanted: Collection[str] | None,
+        self, scores: Scores, batch: TaggerBatch, output: Tensor, *, wanted: Collection[str] | None
     ) -> list[list[FoundSpan]]:
         """The spans of each row on its best path.
 
@@ -247,7 +246,7 @@ class TaggerTrainer(EntityTrainer):
         With `wanted`, the CRF has only the tags of these types: it gives the best path without the
         others, and confidences given that nothing else is there.
         """
-        tags, scores = self.tags, Scores(*map(home, model.crf.scores()))
+        tags = self.tags
         if wanted is not None:
             tags, kept = tags.only(wanted)
             output, scores = output[:, :, kept], scores.only(kept)
