@@ -21,6 +21,7 @@ from cases import each
 from confide.cli.verbs import PANELS
 from confide.settings import Settings
 from confide.settings.tables import PublicTable, SiteTable, SplitTable
+from confide.settings.upgrade import RENAMED
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -187,6 +188,15 @@ def test_toml_examples_are_settings(page: Path) -> None:
     for block in blocks(page):
         if block.language == "toml" and "skip" not in block.marks:
             parse(tomllib.loads(block.code))
+
+
+@each("page", [*PAGES, *(ROOT / "benchmarks").rglob("README.md")])
+def test_settings_in_the_text_have_names_of_today(page: Path) -> None:
+    """`apart = "file"` stood on a page long after the key was `disjoint_by`."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    keys = {key.rpartition(".")[2] for key in re.findall(r"`([\w.]+) = [^`\n]+`", text)}
+    old = {key.rpartition(".")[2]: new for key, (new, _) in RENAMED.items()}
+    assert not {key: old[key] for key in keys if old.get(key, key) != key}
 
 
 @each("page", PAGES)
