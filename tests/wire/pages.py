@@ -143,9 +143,9 @@ def by_number() -> list[str]:
     for name, pair in METHODS.items():
         rows.setdefault(pair.method, {})[pair.kind.name] = wire_digest(wire_of(name))
     lines = [("", list(KINDS))]
-    lines += [(method, [own.get(kind, "-") for kind in KINDS]) for method, own in rows.items()]
+    lines += [(method, [own.get(kind, "") for kind in KINDS]) for method, own in rows.items()]
     return [
-        f"{name:16}" + "".join(f"{cell:17}" for cell in cells).rstrip() for name, cells in lines
+        (f"{name:16}" + "".join(f"{cell:17}" for cell in cells)).rstrip() for name, cells in lines
     ]
 
 

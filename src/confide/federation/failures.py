@@ -20,24 +20,23 @@ CODES = {
     " key new` makes one)",
     "locked-key": "the site's key is encrypted, and its passphrase is wrong or missing; at the"
     " site, set CONFIDE_PASSPHRASE_FILE",
-    "other-key": "the site's key is not the one that the sites agreed on at the start",
+    "other-key": "the site's key is not the one that the sites agreed on",
     "no-training-text": "the site has no training sentence",
     "too-few-sentences": "the site has fewer training sentences than its own guard `min_sentences`",
     "not-agreed": "the ask differs from the settings with which the site joined; compare the"
     " versions of confide, then ask who else speaks for the server",
-    "other-unit": "noise would hide another unit than the site's own guard `unit` names, or read"
-    " patients otherwise than its guard `patients` says",
+    "other-unit": "noise would hide another unit, or read patients otherwise, than the site's own"
+    " guards `unit` and `patients` say",
     "too-many-rounds": "the site's own guard `max_rounds` is reached",
-    "small-batch": "a gradient would cover fewer examples than the site's own guard `min_batch`"
-    " (8, unless its file says otherwise); set training.batch_size to at least that, or join with"
-    " more text",
+    "small-batch": "a gradient would cover fewer examples than the site's own guard `min_batch` (8"
+    " by default); set training.batch_size to at least that, or join with more text",
     "private-part": "the method would share a part of the model that the site's own guard"
     " `private` keeps",
     "no-bound": "the method cannot keep this upload within the site's own guard `max_norm`",
     "few-sites": "the run has fewer sites than the site's own guard `min_sites`",
     "memory-missing": "the site has no memory of this run: it was left out at the start, or its"
     " folder is gone; restore it, or start again",
-    "weights-missing": "the site lacks the weights that the ask starts from, since its process was"
+    "weights-missing": "the site lacks the weights that the ask starts from: its process was"
     " restarted; the server sends them whole",
     "not-joined": "the site was asked before it joined the run; start again",
     "no-consent": "the site did not agree to this; at the site, run `confide site consent`",
@@ -48,9 +47,9 @@ CODES = {
     "other-version": "the site and the server run different versions of confide",
     "site-file": "the site's own file cannot be used; its own log says why",
     "unknown-step": "the site does not know this step of this method",
-    "bad-signature": "the site refused an ask: the server's identity key, or for a run the lead's,"
-    " did not sign it, or signed it for another run, site, round or step; compare the versions of"
-    " confide, then ask who else speaks for the server",
+    "bad-signature": "the pinned server, or for a run the lead, did not sign this ask for this"
+    " run, site, round and step; compare the versions of confide, then ask who else speaks for the"
+    " server",
     "forged-reply": "the signature of the reply does not fit the site's identity key or this ask;"
     " nothing of it was used",
     "other-identity": "an identity key is not the one that was pinned; compare fingerprints by"
@@ -69,8 +68,8 @@ CODES = {
     "tag-scheme": "the site's own `tag_scheme` is not the common one, but the CRF is shared",
     "encoder-missing": "the site cannot use the frozen encoder that the settings name; its own log"
     " says why",
-    "own-folder": "the run names an encoder by its folder, which a site does not open; at the"
-    " site, name its own copy with `context`",
+    "own-folder": "the run names an encoder by its folder, which no site opens; at the site, name"
+    " its own copy with `context`",
     "other-encoder": "the site's encoder is not the one that the run began with; restore its"
     " files, or start again",
     "relation-outside-set": "the site's training text has a relation that it did not have when the"
@@ -85,8 +84,8 @@ CODES = {
     "device-missing": "the site has no such device; at the site, set `device` to auto or cpu",
     "not-met": "the site has not met the others of this sum: its process was restarted, or the"
     " server means other sites",
-    "other-roster": "the run's sites or their identity keys are not those that the site has"
-    " pinned; at the site, compare them with `confide peers KIT`, by telephone",
+    "other-roster": "the run's sites or their identity keys are not the pinned ones; at the site,"
+    " compare them with `confide peers KIT`, by telephone",
     "near-roster": "the run's sites differ by few from an earlier run's, so that two sums could"
     " tell of these few; a site that wants that names its sites in its agreement (`confide site"
     " consent KIT METHOD --bound sites=...`)",
@@ -98,8 +97,8 @@ CODES = {
     "bad-set": "a sum would be over too few sites, over strangers, or without the site itself",
     "bad-offer": "a site's offer to a sum is not signed by that site",
     "few-signatures": "too few sites signed the set of a sum; it stays closed",
-    "other-set": "the site has already helped to open this sum for another set, or an earlier sum"
-    " lacked one of these sites; see `sums` in its memory folder",
+    "other-set": "the site has helped to open this sum for another set, or an earlier sum lacked"
+    " one of these sites; see `sums` in its memory folder",
     "only-masked": "the site's own guard `masked` forbids replies that the server can read",
     "older-account": "a site's account of noise is older than in an earlier run, as from a backup;"
     " find the newest one, or leave the site out",
