@@ -104,7 +104,6 @@ def main(task: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # imports what it needs, once
     start = time.perf_counter()
     attempt(settings, folder / "straight", {})
     seconds = time.perf_counter() - start

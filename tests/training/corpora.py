@@ -129,16 +129,11 @@ def tagging_loss(model: CrfTagger, batch: TaggerBatch) -> Tensor:
 
 
 def train_batches(
-    encoded: Encoded,
-    *,
-    batch_size: int,
-    seed: int,
-    word_dropout: float = 0.0,
-    max_tokens: int = 8192,
+    encoded: Encoded, *, batch_size: int, seed: int, word_dropout: float = 0.0
 ) -> Iterator[TaggerBatch]:
     """One epoch in random order; `word_dropout` is the share of words to read as unknown."""
     random = np.random.default_rng(seed)
-    for rows in shuffled(encoded.lengths_S, batch_size, random=random, max_tokens=max_tokens):
+    for rows in shuffled(encoded.lengths_S, batch_size, random=random):
         batch = batch_of(encoded, rows)
         lose_words(batch, random, word_dropout)
         yield batch

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from cases import each
-from confide.training.optimisers import Optimiser, build
+from confide.training.optimisers import FusedSteps, Optimiser
 from confide.training.trainer import only_rows
 from confide.training.weights import arrays
 
@@ -30,7 +30,7 @@ class Reader(nn.Module):
 
 
 def train(model: Reader, settings: Optimiser) -> None:
-    steps_of = build(model.parameters(), settings)
+    steps_of = FusedSteps(model.parameters(), settings)
     for start in range(6):
         steps_of.zero_grad()
         model(torch.from_numpy(READ[start : start + 2])).sum().backward()

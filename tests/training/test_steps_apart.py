@@ -24,7 +24,7 @@ from training.families import tiny
 from training.places import KINDS, OneDevice, a_tagger, models_in, of_entities, on_meta
 
 COUNTS = {  # of a step: looks that wait, copies, launches at most; and copies at the start
-    "tagger": (1, 3, 1000, 0),  # a CRF looks whether its scales vanished
+    "tagger": (1, 3, 1000, 2),  # a CRF looks whether its scales vanished
     "encoder": (0, 2, 235, 2),  # a batch and its weights; the rows of the table
     "lightner": (0, 2, 340, 0),
     "kept states": (0, 2, 260, 1),  # the text that the encoder reads once
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def counted(make: Any, patch: pytest.MonkeyPatch, **how: Any) -> tuple[OneDevice, int]:
     """What a training asks of its device but for the optimiser's own step, and its steps."""
     patch.setattr(optimisers, "clip", lambda *_: None)
-    patch.setattr(torch.optim.AdamW, "step", lambda _: None)
+    patch.setattr(optimisers.FusedSteps, "step", lambda _: None)
     with on_meta(patch) as watched:
         own = make()
         watched.waits.clear()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from confide.training.batches import Encoded, Example, TagSet, encode_examples
-from confide.training.tagger import batch_of, predict_batches
+from confide.training.tagger import batch_of, predict_batches, shuffled
 from confide.training.vocabulary import PAD, UNK, count_characters, count_words, numbered
 from training.corpora import drawn_batch, train_batches
 
@@ -90,13 +92,18 @@ def test_word_dropout_hides_words_but_not_their_characters(encoded: Encoded) -> 
     assert lost / total == pytest.approx(0.2, abs=0.02)
 
 
-def test_no_batch_is_larger_than_memory_allows(encoded: Encoded) -> None:
-    train = list(train_batches(encoded, batch_size=64, seed=1, max_tokens=256))
-    predict = list(predict_batches(encoded, tokens_per_batch=256))
-    for batches in (train, predict):
-        seen = np.concatenate([batch.rows_B for batch in batches])
-        assert sorted(seen) == list(range(500))
-        assert max(batch.words_BL.numel() for batch in batches) <= 256
+def test_no_batch_that_is_read_is_larger_than_memory_allows(encoded: Encoded) -> None:
+    batches = list(predict_batches(encoded, tokens_per_batch=256))
+    seen = np.concatenate([batch.rows_B for batch in batches])
+    assert sorted(seen) == list(range(500))
+    assert max(batch.words_BL.numel() for batch in batches) <= 256
+
+
+def test_a_batch_of_training_is_whole_however_long_its_sentences(encoded: Encoded) -> None:
+    long = replace(encoded, tokens_from_S1=encoded.tokens_from_S1 * 1000)
+    random = np.random.default_rng(1)
+    sizes = [len(rows_B) for rows_B in shuffled(long.lengths_S, 64, random=random)]
+    assert sorted(sizes) == [500 % 64, *[64] * (500 // 64)]
 
 
 def test_a_window_larger_than_the_bound_has_a_batch_of_its_own(encoded: Encoded) -> None:

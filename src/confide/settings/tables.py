@@ -488,7 +488,7 @@ class TrainingTable(Table):
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """share of words read as unknown"""
     batch_size: Positive = 10
-    """sentences, pairs or bags"""
+    """sentences, pairs or bags that a step learns from"""
     local_epochs: Positive = 10
     """passes per round"""
     local_steps: NotNegative = 0
@@ -588,7 +588,7 @@ class Settings(Table):
     precision: Precision = "auto"
     """of computing; weights are always float32"""
     micro_batch_size: NotNegative = 0
-    """the most examples computed at once; 0: the whole batch"""
+    """the most examples of a batch computed at once; 0: as many as the device should hold"""
     key: Annotated[str | None, PATH] = None
     """the sites' key file; else one is made. `"simulated"`: from the seed, which protects
     nothing"""

@@ -150,15 +150,19 @@ class PaddedBatch:
     def __len__(self) -> int:
         return len(self.rows_B)
 
+    @property
+    def tokens_B(self) -> Rows:  # noqa: N802
+        """The tokens of each row, padding included."""
+        tables = [value for value in self._by_row().values() if value.ndim > 1]
+        return np.full(len(self), max((table.shape[1] for table in tables), default=1), np.int64)
+
     def part(self, start: int, end: int) -> Self:
         """The rows `start` to `end`."""
-        own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
-        cut = {
-            name: value[start:end]
-            for name, value in own.items()
-            if value is not None and _BY_ROW.search(name)
-        }
-        return replace(self, **cut)
+        return replace(self, **{name: v[start:end] for name, v in self._by_row().items()})
+
+    def _by_row(self) -> dict[str, Any]:
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {n: value for n, value in own.items() if value is not None and _BY_ROW.search(n)}
 
 
 # --- Encoding of examples

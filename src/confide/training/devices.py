@@ -54,8 +54,8 @@ class Place:
     """Where a process computes.
 
     `narrow`: encoders compute in bfloat16. `micro_batch_size` is the most examples of a batch whose
-    gradients are computed together; the gradients of a larger batch are added up part by part. 0:
-    all of them.
+    gradients are computed together, 0: as many as `padded_tokens` allow. The gradients of a larger
+    batch are added up part by part.
     """
 
     device: torch.device = _PROCESSOR
@@ -66,6 +66,11 @@ class Place:
     def apart(self) -> bool:
         """True if the device computes while the processor does something else."""
         return self.device.type == "cuda"
+
+    @property
+    def padded_tokens(self) -> int:
+        """The most tokens, padding included, whose gradients are computed together."""
+        return 8192 if self.device.type == "cpu" else 32_768
 
 
 PROCESSOR = Place()

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim.adam import adam as step
+from torch.optim.adagrad import adagrad as adagrad_step
+from torch.optim.adam import adam as adam_step
+from torch.optim.sgd import sgd as sgd_step
 
 from confide.errors import SettingsError
 from confide.training.weights import Arrays
@@ -26,7 +28,7 @@ class Moments:
 
     def __init__(self, arrays: dict[str, NDArray[np.float32]] | None = None) -> None:
         self._arrays = arrays or {}
-        self._steps: torch.optim.Optimizer | None = None
+        self._steps: FusedSteps | None = None
         self._parameters: list[nn.Parameter] = []
 
     def into(self, steps: Steps, parameters: list[nn.Parameter]) -> None:
@@ -34,7 +36,7 @@ class Moments:
 
         The memory of a parameter that has another shape now is dropped.
         """
-        if not isinstance(steps, torch.optim.Optimizer):
+        if not isinstance(steps, FusedSteps):
             return
         self._steps, self._parameters = steps, parameters
         for place, parameter in enumerate(parameters):
@@ -43,11 +45,11 @@ class Moments:
                 for key, array in self._arrays.items()
                 if key.partition("/")[0] == str(place)
             }
-            step = mine.pop(_STEP, None)
+            count = mine.pop(_STEP, None)
             if mine and all(moment.shape == parameter.shape for moment in mine.values()):
+                if count is not None:
+                    mine[_STEP] = count[0]
                 steps.state[parameter] = {k: m.to(parameter.device) for k, m in mine.items()}
-                if step is not None:
-                    steps.state[parameter][_STEP] = step[0]
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """The optimiser's present memory, by place of the parameter and name of the mean."""
@@ -57,12 +59,11 @@ class Moments:
             f"{place}/{key}": moment.detach().cpu().numpy().reshape(moment.shape or 1).copy()
             for place, parameter in enumerate(self._parameters)
             for key, moment in sorted(self._steps.state.get(parameter, {}).items())
-            if isinstance(moment, Tensor)
         }
 
 
 _STEP = "step"
-"""Torch's name for the number of steps that the running means are of."""
+"""The number of steps that the running means are of."""
 
 
 @dataclass(frozen=True)
@@ -128,26 +129,94 @@ OPTIMISERS = ("sgd", "adam", "adamw", "adagrad")
 _FIRST_SQUARES = 0.1
 
 
-def build(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
-    """The torch optimiser. Raises `SettingsError` for an unknown name.
+class FusedSteps:
+    """The steps of `torch.optim`'s SGD, Adam, AdamW and Adagrad, by their functions: the same bits.
+
+    The classes load torch's compiler, 800 modules, in every process that makes one of them. Raises
+    `SettingsError` for an unknown name.
 
     Adagrad's sums of squares (Duchi, Hazan & Singer 2011) begin at `_FIRST_SQUARES`. From 0, the
     first step of every weight would be a whole learning rate, however small its gradient: a linear
     CRF on German legal text then lost four points of F1.
     """
-    own = list(parameters)
-    rates: Any = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
-    if settings.name == "adagrad":
-        return torch.optim.Adagrad(own, **rates, initial_accumulator_value=_FIRST_SQUARES)
-    # torch steps them all in one go where it has a kernel for their device
-    rates["fused"] = all(one.device.type in ("cpu", "cuda", "mps") for one in own)
-    if settings.name == "sgd":
-        return torch.optim.SGD(own, **rates, momentum=settings.momentum)
-    if settings.name == "adam":
-        return torch.optim.Adam(own, **rates)
-    if settings.name == "adamw":
-        return torch.optim.AdamW(own, **rates)
-    raise SettingsError("unknown optimiser", expected=", ".join(OPTIMISERS), got=settings.name)
+
+    def __init__(self, parameters: Parameters, settings: Optimiser) -> None:
+        if settings.name not in OPTIMISERS:
+            raise SettingsError(
+                "unknown optimiser", expected=", ".join(OPTIMISERS), got=settings.name
+            )
+        self._parameters, self._settings = list(parameters), settings
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
+        """Of each parameter that has moved: its running means, by torch's names."""
+
+    def zero_grad(self) -> None:
+        """Discard all gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Step every parameter that has a gradient."""
+        how = self._settings
+        moved: list[Tensor] = []
+        slopes: list[Tensor] = []
+        states: list[dict[str, Tensor]] = []
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                if parameter not in self.state:
+                    self.state[parameter] = self._start(parameter)
+                moved.append(parameter)
+                slopes.append(parameter.grad)
+                states.append(self.state[parameter])
+        # one kernel for all of them, where their device has one
+        fused = all(one.device.type in ("cpu", "cuda", "mps") for one in moved)
+        rates: Any = {"lr": how.learning_rate, "weight_decay": how.weight_decay, "maximize": False}
+        if how.name == "sgd":
+            sgd_step(
+                moved,
+                slopes,
+                [state.get("momentum_buffer") for state in states],
+                fused=fused,
+                momentum=how.momentum,
+                dampening=0.0,
+                nesterov=False,
+                **rates,
+            )
+            return
+        counts = [state[_STEP] for state in states]
+        if how.name == "adagrad":
+            sums = [state["sum"] for state in states]
+            adagrad_step(moved, slopes, sums, counts, lr_decay=0.0, eps=1e-10, **rates)
+            return
+        adam_step(
+            moved,
+            slopes,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            max_exp_avg_sqs=[],
+            state_steps=counts,
+            fused=fused,
+            decoupled_weight_decay=how.name == "adamw",
+            **_ADAM,
+            **rates,
+        )
+
+    def _start(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """The means of a parameter before its first step."""
+        if self._settings.name == "sgd":
+            momentum = self._settings.momentum
+            return {"momentum_buffer": torch.zeros_like(parameter)} if momentum else {}
+        if self._settings.name == "adagrad":
+            return {"sum": torch.full_like(parameter, _FIRST_SQUARES), _STEP: torch.zeros(())}
+        return {
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+            _STEP: torch.zeros((), device=parameter.device),
+        }
+
+
+_ADAM: Any = {"amsgrad": False, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+"""Adam's numbers, the usual ones (Kingma & Ba 2015, Algorithm 1)."""
 
 
 def clip(parameters: Sequence[nn.Parameter], most: float) -> None:
@@ -177,7 +246,7 @@ class Descent:
         names: Iterable[str] = (),
     ) -> None:
         self._parameters, self._settings = list(parameters), settings
-        self.steps = (make or build)(self._parameters, settings)
+        self.steps = (make or FusedSteps)(self._parameters, settings)
         if settings.moments is not None:
             settings.moments.into(self.steps, self._parameters)
         self._pulls = _pulls(settings.term, names, self._parameters)
@@ -295,7 +364,7 @@ class RowSteps:
                 parameter.add_(slope, alpha=-rate)
 
 
-Steps = torch.optim.Optimizer | RowSteps
+Steps = FusedSteps | RowSteps
 """Anything that takes optimisation steps."""
 
 
@@ -349,7 +418,7 @@ def adam(
         for kept in (moments.means, moments.squares)
     )
     if names:
-        step(
+        adam_step(
             values,
             slopes,
             means,
@@ -357,13 +426,10 @@ def adam(
             max_exp_avg_sqs=[],
             state_steps=[torch.tensor(float(moments.steps)) for _ in names],
             fused=True,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
             lr=learning_rate,
             weight_decay=weight_decay,
-            eps=1e-8,
             maximize=False,
+            **_ADAM,
         )
     moved, mean, square = (
         {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}

@@ -512,27 +512,23 @@ class TaggerBatch(PaddedBatch):
     context_BLX: Tensor | None = None
 
 
-def shuffled(
-    lengths_S: Rows, batch_size: int, *, random: np.random.Generator, max_tokens: int = 8192
-) -> Iterator[Rows]:
+def shuffled(lengths_S: Rows, batch_size: int, *, random: np.random.Generator) -> Iterator[Rows]:
     """The rows of each batch of one epoch in random order, each batch of similar lengths.
 
     Rows are shuffled, sorted by length within pools of 32 batches, cut into batches, and the
-    batches are shuffled. A batch that would hold more than `max_tokens` padded tokens is split, so
-    that very long sentences cannot exhaust memory. Where a gradient must cover more rows, short
-    batches are joined to their neighbours.
+    batches are shuffled. All have `batch_size` rows but the last of each pool. Where a gradient
+    must cover more rows, short batches are joined to their neighbours.
     """
     order = random.permutation(len(lengths_S))
     pool = batch_size * _POOL
-    cuts: list[Rows] = []
+    batches: list[Rows] = []
     for begin in range(0, len(order), pool):
         rows = order[begin : begin + pool]
         rows = rows[np.argsort(lengths_S[rows], kind="stable")]
-        for start in range(0, len(rows), batch_size):
-            cuts.extend(_bounded(rows[start : start + batch_size], lengths_S, max_tokens))
-    cuts = joined(cuts)
-    for index in random.permutation(len(cuts)):
-        yield cuts[index]
+        batches.extend(rows[n : n + batch_size] for n in range(0, len(rows), batch_size))
+    batches = joined(batches)
+    for index in random.permutation(len(batches)):
+        yield batches[index]
 
 
 def drawn_rows(lengths_S: Rows, size: int, *, random: np.random.Generator) -> Rows:

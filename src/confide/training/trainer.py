@@ -47,6 +47,7 @@ from confide.training.batches import (
     offsets,
 )
 from confide.training.devices import (
+    Place,
     at_home,
     beside,
     drawing,
@@ -63,7 +64,7 @@ from confide.training.examples import (
     last_layer_gradients,
     unit_gradients,
 )
-from confide.training.optimisers import Descent, Optimiser, Steps, build
+from confide.training.optimisers import Descent, FusedSteps, Optimiser, Steps
 from confide.training.tagger import drawn_rows, longest_first, shuffled
 from confide.training.weights import (
     Arrays,
@@ -314,17 +315,18 @@ def train_epochs(
     epochs: int,
     optimiser: Optimiser,
     seed: int,
-    make: Callable[[list[nn.Parameter], Optimiser], Steps] = build,
+    make: Callable[[list[nn.Parameter], Optimiser], Steps] = FusedSteps,
     count: Callable[[Any], int] = len,
 ) -> FitReport:
     """Train any model in place on the mean loss of each batch's sentences.
 
     The same model, batches and seed give the same bits (with one torch thread). `batches` gives an
-    epoch's batches for its seed, each with a length and `part`; `loss` the loss of each sentence of
-    a batch; `make` makes the optimiser, and `count` says how many sentences the report counts a
-    batch as. Training ends after `epochs` or `optimiser.most` steps, whichever comes first. Raises
-    DataError if there is no batch, and SmallBatchError for one of fewer rows than a gradient may
-    cover.
+    epoch's batches for its seed, each with a length, `tokens_B` and `part`; `loss` the loss of each
+    sentence of a batch; `make` makes the optimiser, and `count` says how many sentences the report
+    counts a batch as. A batch is one step, however large: its gradient is computed in parts that
+    fit the device, and dropout is drawn for each. Training ends after `epochs` or `optimiser.most`
+    steps, whichever comes first. Raises DataError if there is no batch, and SmallBatchError for one
+    of fewer rows than a gradient may cover.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     descent = Descent(trained.values(), optimiser, make=make, names=trained)
@@ -338,7 +340,7 @@ def train_epochs(
             drawn = batches(derive_seed(seed, "batches", epoch))
             for batch in islice(drawn, optimiser.left(steps)):
                 check_covers(len(batch))
-                losses = _losses(loss, batch, model, place.micro_batch_size)
+                losses = _losses(loss, batch, model, place)
                 values.append(descent.step_down(losses))
                 sizes.append(len(batch))
                 steps, sentences = steps + 1, sentences + count(batch)
@@ -357,15 +359,26 @@ def train_epochs(
 
 
 def _losses(
-    loss: Callable[[Any], Tensor], batch: Any, model: nn.Module, micro_batch_size: int
+    loss: Callable[[Any], Tensor], batch: Any, model: nn.Module, place: Place
 ) -> Iterator[Tensor]:
-    """The shares of a batch's mean loss, of at most `micro_batch_size` sentences each; 0: whole."""
+    """The shares of a batch's mean loss, each of as many sentences as fit the place at once."""
     size = len(batch)
-    most = micro_batch_size or size
-    for start in range(0, size, most):
-        part = batch if size <= most else batch.part(start, min(start + most, size))
-        loss_B = loss(beside(part, model))
-        yield loss_B.mean() if size <= most else loss_B.sum() / size
+    for start, end in _parts(batch.tokens_B, place):
+        whole = end - start == size
+        loss_B = loss(beside(batch if whole else batch.part(start, end), model))
+        yield loss_B.mean() if whole else loss_B.sum() / size
+
+
+def _parts(tokens_B: Rows, place: Place) -> Iterator[tuple[int, int]]:
+    """The first row of each part of a batch, and the one after its last."""
+    most = place.micro_batch_size or len(tokens_B)
+    start = total = 0
+    for row, tokens in enumerate(tokens_B.tolist()):
+        total += tokens
+        if row - start == most or (row > start and total > place.padded_tokens):
+            yield start, row
+            start, total = row, tokens
+    yield start, len(tokens_B)
 
 
 # --- The gradient of one batch
@@ -561,7 +574,7 @@ class RowTrainer(ABC):
         """Reduce tables to the rows that the text reads, if the numbers stay the same.
 
         Here that of the model's encoder, to the pieces of the text. Gives what makes the optimiser;
-        None: `build`.
+        None: `FusedSteps`.
         """
         return pieces_read(model, model.encoder, own.text, optimiser=optimiser)
 
@@ -650,7 +663,7 @@ class RowTrainer(ABC):
                 epochs=how.epochs,
                 optimiser=how.optimiser,
                 seed=how.seed,
-                make=make or build,
+                make=make or FusedSteps,
                 count=self.counted,
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.errors import DataError
+from confide.kinds.tagger import model as tagger
 from confide.kinds.tagger.model import EncodedSplit, TaggerTrainer
 from confide.training.batches import Example, TagScheme
 from confide.training.crf import negative_log_likelihood
@@ -236,6 +239,33 @@ def test_windows_of_long_sentences() -> None:
     straight = corpus.encode([Example(0, 0, tokens, tuple(spans))], max_tokens=16)
     assert np.array_equal(encoded.text.tags_N, straight.tags_N)
     assert made.row_gradients(made.initial(1), encoded).target_SG.shape[0] == len(encoded)
+
+
+@each("how", [Optimiser("sgd", 0.1, clip=0.0), Optimiser("adam", 0.01), Optimiser("adagrad", 0.1)])
+def test_words_that_the_text_does_not_have_change_nothing_and_are_not_stepped(
+    how: Optimiser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tiny(60)
+    large = replace(made_of(corpus), sizes=replace(made_of(corpus).sizes, words=5000))
+    encoded = ready()[2]
+    few, every = large.initial(1), large.initial(1)
+    stepped = set[int]()
+    with few.word.register_forward_hook(lambda table, *_: stepped.add(len(table.weight))):
+        run(large, few, encoded, optimiser=how)
+    monkeypatch.setattr(tagger, "only_rows", lambda *_: nullcontext())
+    run(large, every, encoded, optimiser=how)
+    assert max(stepped) <= len(corpus.words) and len(few.word.weight) == 5000
+    for name, weights in arrays(few).items():
+        assert np.array_equal(weights, arrays(every)[name]), name
+
+
+def test_words_that_weight_decay_moves_are_all_stepped() -> None:
+    _, made, encoded = ready()
+    large = replace(made, sizes=replace(made.sizes, words=5000))
+    model = large.initial(1)
+    before = arrays(model)["word.weight"].copy()
+    run(large, model, encoded, optimiser=replace(ADAM, weight_decay=0.1))
+    assert (arrays(model)["word.weight"][4999] != before[4999]).all()
 
 
 def test_nothing_to_train_on() -> None:

@@ -543,6 +543,13 @@ class BagBatch:
     def __len__(self) -> int:
         return len(self.relations_G)
 
+    @property
+    def tokens_B(self) -> Rows:  # noqa: N802
+        """The tokens of each bag for an encoder, padding included; a CNN reads any number."""
+        if isinstance(self.sentences, SentenceBatch):
+            return np.zeros(len(self), np.int64)
+        return np.bincount(self.bags_S, self.sentences.tokens_B, len(self)).astype(np.int64)
+
     def part(self, start: int, end: int) -> BagBatch:
         """Some of its bags, whole."""
         begin, stop = torch.searchsorted(self.bags_S, torch.tensor([start, end])).tolist()

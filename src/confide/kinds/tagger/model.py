@@ -52,6 +52,7 @@ from confide.training.tagger import (
     CrfTagger,
     LinearSizes,
     LinearTagger,
+    Tagger,
     TaggerBatch,
     TaggerSizes,
     batch_of,
@@ -60,7 +61,7 @@ from confide.training.tagger import (
     predict_batches,
 )
 from confide.training.trainer import EntityTrainer, FoundSpan, Parts, Random, only_rows, paths_of
-from confide.training.vocabulary import Normalisation, Vocabulary, keyed_digest
+from confide.training.vocabulary import PAD, UNK, Normalisation, Vocabulary, keyed_digest
 from confide.training.weights import initial
 
 # --- Features of a word
@@ -279,9 +280,14 @@ class TaggerTrainer(EntityTrainer):
     def reduced(
         self, model: CrfTagger, own: EncodedSplit, optimiser: Optimiser
     ) -> AbstractContextManager[None]:
-        """Reduce a linear tagger's table to the rows that the text reads; others stay as is."""
+        """Reduce the table of words, or of a linear tagger's features, to what the text reads.
+
+        Other features stay as they are even under weight decay.
+        """
         if isinstance(model, LinearTagger):
             return only_rows(model, model.table, rows_read(model, own.text))
+        if isinstance(model, Tagger) and optimiser.keeps_still:
+            return only_rows(model, model.word, np.append(own.text.words_F, (PAD, UNK)))
         return nullcontext()
 
     def beliefs(self, model: CrfTagger, batch: TaggerBatch, output: Tensor) -> Tensor:
