@@ -28,6 +28,7 @@ help:       ## this list
 
 demo: $(VENV)/.installed  ## install into .venv, then train one model for three made-up sites (three minutes)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/confide demo
+	@command -v confide >/dev/null || echo "To call it by its name in this shell: source $(BIN)/activate"
 
 test: $(VENV)/.installed-dev  ## every test but the slow ones (five minutes on two cores)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal

@@ -289,9 +289,6 @@ STEPS = [
 """Every step of every pair, but for those that are optional."""
 
 
-LIKE_FEDAVG = ("fedatt", "chain", "fedprox", "fedbn", "ditto", "feddyn", "scaffold")
-"""Methods that train as FedAvg does, and differ in what is done with it."""
-
 METHOD = {pair.method: name for name, pair in reversed(OPEN.items()) if name in ENTRIES} | {
     "fedatt": "fedatt-relations",
     "chain": "chain-bags",
@@ -300,7 +297,10 @@ METHOD = {pair.method: name for name, pair in reversed(OPEN.items()) if name in 
 }
 """By method one pair, of which tests that are about the method are fast."""
 
-FAST = {*METHOD.values(), *(name for name, pair in OPEN.items() if pair.method == "fedavg")}
+FEDAVG = [name for name, pair in OPEN.items() if pair.method == "fedavg"]
+"""Every kind with FedAvg: of these are tests that are about the kind."""
+
+FAST = {*METHOD.values(), *FEDAVG}
 """Every method with one kind, and every kind with FedAvg: the tests of all other pairs are slow."""
 
 CARRIED = ("fedavg-tagger", "fedner-tagger", "feded-relations", "lazy-mil-bags")
@@ -318,6 +318,12 @@ def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
 FIRST = _firsts(STEPS)
 """One pair for each step and task: the same step of other pairs is the same code."""
 
+APART = FAST | {method for method, _ in FIRST}
+"""Every method, every kind with FedAvg, and each step once a task. Any other pair joins a method
+and a kind that are both among these, and has no code of its own: what a method or a kind does with
+a run is tested of these. What a pair promises by itself (its messages, what leaves a site, its
+guards, that it learns) is tested of every pair."""
+
 ANSWERED = set(
     {
         next(one.answer for one in METHODS[method].steps if one.name == name): (method, name)
@@ -327,9 +333,13 @@ ANSWERED = set(
 """One pair and step for each function that answers one."""
 
 
-def slow_if_repeated(method: str, step: str) -> list[pytest.MarkDecorator]:
-    """The mark of a step that an earlier pair of the task has too."""
-    return [] if (method, step) in FIRST else [pytest.mark.slow]
+def first_steps(fast: Collection[tuple[str, str]]) -> list[Any]:
+    """Every step once a task as parameters of a test, slow but for those that are `fast`."""
+    return [
+        pytest.param(*one, marks=[] if one in fast else [pytest.mark.slow])
+        for one in STEPS
+        if one in FIRST
+    ]
 
 
 def pairs(*, fast: Collection[str] = FAST, of: Collection[str] = tuple(OPEN)) -> list[Any]:
@@ -339,19 +349,6 @@ def pairs(*, fast: Collection[str] = FAST, of: Collection[str] = tuple(OPEN)) ->
         for name in ENTRIES
         if name in of
     ]
-
-
-_AS_FEDAVG = {
-    name for name, pair in OPEN.items() if pair.method in LIKE_FEDAVG and ENTRIES[name].crossed
-}
-"""Pairs whose steps are those of FedAvg under another name: of these the first alone is tested."""
-
-EVERY_STEP = [
-    pytest.param(*pair, marks=[] if pair in ANSWERED else [pytest.mark.slow])
-    for pair in STEPS
-    if pair in FIRST or pair[0] not in _AS_FEDAVG
-]
-"""Every step as parameters of a test; fast once for each function that answers one."""
 
 
 def asking(method: str, step: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from confide.federation.steps import LARGEST, Step, odd_part
 from confide.methods import METHODS
 from confide.runs.run import run
 from contract.corpus import tiny
-from contract.entries import CARRIED, METHOD, OPEN, OPTIONAL, pairs
+from contract.entries import APART, CARRIED, METHOD, OPEN, OPTIONAL, pairs
 from contract.runs import Asking, same_run, states, stopping_at, use_engine
 
 LIAR = "site-1"
@@ -44,11 +44,15 @@ AVERAGING = [
     if any(step.summed and step.learnt and step.learnt.combined for step in kind.steps)
 ]
 MEAN = ("fedavg-tagger", "fedner-tagger", "pseudo-complete-tagger", "lazy-mil-bags")
-"""One pair of each method that averages."""
+"""One pair of each way in which a server takes a mean."""
 
 
 def lying() -> list[Any]:
-    """Every pair with every lie; fast is each lie of FedAvg, and one of each other method."""
+    """Pairs with every lie; fast is each lie of FedAvg, and one of each other method.
+
+    What is compared is arrays by their names, and `learnt` of the step that a pair shares with
+    others of its task.
+    """
     quick = [*METHOD.values()]
     return [
         pytest.param(
@@ -59,22 +63,23 @@ def lying() -> list[Any]:
             else [pytest.mark.slow],
         )
         for name in OPEN
+        if name in APART
         for number, lie in enumerate(LIES)
     ]
 
 
 def robust(fast: int) -> list[Any]:
-    """Every pair that averages with every way to combine; fast are the first pairs, in turn."""
+    """`MEAN` with every way to combine, and others that average with one; fast are the first."""
+    found = [(name, number, way) for number, name in enumerate(MEAN) for way in range(len(ROBUST))]
+    others = [name for name in AVERAGING if name in APART and name not in MEAN]
+    found += [(name, len(MEAN), turn % len(ROBUST)) for turn, name in enumerate(others)]
     return [
         pytest.param(
             name,
-            how,
-            marks=[]
-            if name in MEAN[:fast] and (way - MEAN.index(name)) % len(ROBUST) == 0
-            else [pytest.mark.slow],
+            ROBUST[way],
+            marks=[] if number < fast and (way - number) % len(ROBUST) == 0 else [pytest.mark.slow],
         )
-        for name in AVERAGING
-        for way, how in enumerate(ROBUST)
+        for name, number, way in found
     ]
 
 
@@ -155,7 +160,7 @@ def test_a_lie_costs_the_site_its_round_and_nobody_else_theirs(
         assert odd_part(decode(METHODS[method].State, data)) is None
 
 
-@pytest.mark.parametrize("method", pairs(fast=CARRIED))
+@pytest.mark.parametrize("method", pairs(fast=CARRIED, of=APART))
 def test_of_two_sites_no_lie_is_ever_saved(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,8 +206,9 @@ def test_without_a_refusal_a_lie_is_outvoted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "how"), robust(0))
+@pytest.mark.parametrize(("method", "how"), list(zip(MEAN, (*ROBUST, "median"), strict=True)))
 def test_both_engines_agree(method: str, how: str, tmp_path: Path) -> None:
+    """Whoever answers first: with what is combined, no method and no kind has to do."""
     chosen = [f"method={method}", f"federation.combine={how}"]
     one = run(tiny(tmp_path, *chosen, sites=4), out=tmp_path / "one").folder
     same_run(one, run(tiny(tmp_path, *chosen, "workers=2", sites=4), out=tmp_path / "two").folder)

@@ -14,7 +14,7 @@ from confide.methods import METHODS
 from confide.runs.run import run
 from confide.training.encoder import MODELS
 from contract.corpus import tiny
-from contract.entries import OPEN, pairs
+from contract.entries import APART, pairs
 from contract.models import folder_of
 
 FILES = {"encoder": "tiny", "spans": "tiny", "relations": "tiny-relations"}
@@ -23,7 +23,7 @@ FILES["lightner"] = "tiny-bart"
 
 
 @pytest.mark.parametrize(
-    "method", pairs(of=[name for name, pair in OPEN.items() if pair.kind.name in FILES])
+    "method", pairs(of=[name for name in APART if METHODS[name].kind.name in FILES])
 )
 def test_a_site_reads_its_own_copy_and_no_other(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,7 +47,7 @@ from confide.flare.nvidia.engine import (
 from confide.flare.server import Conductor, ServerEvidence
 from confide.runs.run import run
 from contract.corpus import tiny
-from contract.entries import CARRIED, pairs
+from contract.entries import CARRIED, METHOD, pairs
 from contract.runs import differences, states
 from flare.homes import as_toml, ordered, place_in, public_of, write_site_files
 from flare.test_conducting import numbers
@@ -166,8 +166,9 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts_module, "_PAUSE", 0.01)
 
 
-@pytest.mark.parametrize("method", pairs(fast=CARRIED))
+@pytest.mark.parametrize("method", pairs(fast=CARRIED, of={*CARRIED, *METHOD.values()}))
 def test_a_run_through_the_components_gives_the_same_numbers(tmp_path: Path, method: str) -> None:
+    """The components pass on bytes, in the order of a method's asks, and know of no kind."""
     through_the_components(tmp_path, method)
 
 

@@ -31,7 +31,7 @@ from confide.methods.fedavg import Train
 from confide.settings import Settings
 from confide.settings.sitefile import SiteGuards, dump_site, load_site, parse_site
 from contract.corpus import tiny
-from contract.entries import CARRIED, pairs
+from contract.entries import APART, CARRIED, pairs
 from contract.runs import differences
 from flare.homes import HomesEngine, Stops, as_toml, withdraw, write_consent, write_site_files
 from flare.test_conducting import Listens, conduct, lines, numbers
@@ -170,7 +170,7 @@ def test_a_file_that_an_older_setup_wrote_does_not_lower_the_defaults() -> None:
     assert parse_site({**tree, "schema": 2, "guards": old}).guards.min_sites == 1
 
 
-@pytest.mark.parametrize("method", pairs(fast=CARRIED))
+@pytest.mark.parametrize("method", pairs(fast=CARRIED, of=APART))
 def test_every_method_runs_under_the_defaults_with_the_same_numbers(
     tmp_path: Path, method: str
 ) -> None:

@@ -34,7 +34,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
-from contract.entries import CARRIED, ENTRIES, pairs
+from contract.entries import APART, CARRIED, ENTRIES, pairs
 from contract.runs import Straight, differences, result, states
 from flare.homes import HomesEngine, Stops, as_toml, public_of, withdraw, write_site_files
 
@@ -75,6 +75,7 @@ CASES = [
     )
     for name, entry in ENTRIES.items()
     for form in [(), *entry.variants]
+    if form or name in APART
 ]
 
 
@@ -110,7 +111,7 @@ class Listens(HomesEngine):
         yield from super().deliver(step, round, **asked)
 
 
-@pytest.mark.parametrize("method", pairs(fast=["fedavg-tagger", "feded-relations"]))
+@pytest.mark.parametrize("method", pairs(fast=["fedavg-tagger", "feded-relations"], of=APART))
 def test_a_job_that_dies_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, method: str) -> None:
     settings = tiny(tmp_path, f"method={method}", "rounds=3", sites=2)
     files = write_site_files(tmp_path / "homes", settings)

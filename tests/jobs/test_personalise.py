@@ -22,7 +22,7 @@ from confide.runs.loading import release
 from confide.runs.run import run
 from confide.settings import dump
 from contract.corpus import sentences, tiny, write_conll
-from contract.entries import pairs
+from contract.entries import APART, pairs
 
 FEW = ("rounds=2", "select.every=1")
 
@@ -32,8 +32,10 @@ def made(tmp_path: Path, method: str, *overrides: str, **tree: Any) -> Path:
     return run(settings, out=tmp_path / "run").folder
 
 
-@pytest.mark.parametrize("method", pairs(fast=("fedavg-tagger", "fedner-tagger", "lazy-mil-bags")))
-def test_every_pair_can_be_compared_at_home(
+@pytest.mark.parametrize(
+    "method", pairs(fast=("fedavg-tagger", "fedner-tagger", "lazy-mil-bags"), of=APART)
+)
+def test_every_method_and_kind_can_be_compared_at_home(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LEAST", 0)

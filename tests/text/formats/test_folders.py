@@ -75,6 +75,18 @@ def test_one_missing_text_of_a_brat_folder(tmp_path):
         read(tmp_path, options=SKIP)
 
 
+def test_files_that_a_folder_of_brat_leaves_unread(tmp_path):
+    """A site's CoNLL files beside another one's brat were left out without a word."""
+    put(tmp_path, "north/a.txt", "Rash")
+    put(tmp_path, "north/a.ann", "T1\tADE 0 4\tRash\n")
+    put(tmp_path, "annotation.conf", "[entities]\nADE\n")
+    assert read(tmp_path).problems == []
+    put(tmp_path, "south/b.conll", CONLL)
+    (problem,) = read(tmp_path).problems
+    assert (problem.kind, problem.lost) == ("files-not-read", True)
+    assert problem.where.endswith("b.conll")
+
+
 def test_one_broken_line_of_json(tmp_path):
     path = put(tmp_path, "a.jsonl", '{"text": "a"}\n{"text": 5}\n{broken\n{"text": "b"}\n')
     with pytest.raises(FormatError, match=r"a\.jsonl:2"):

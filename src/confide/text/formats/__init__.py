@@ -370,6 +370,7 @@ def read(
         leaves = _leaves(kind, path)
         alone = len(leaves) == 1 and not kind.by_annotator
         found = kind.read(leaves[0], how) if alone else _read_together(kind, path, leaves, how)
+    _note_unread(kind.name, path, found.problems)
     if how.types is not None:
         everything, found.documents[:] = found.documents[:], []
         for document in everything:
@@ -391,6 +392,24 @@ def _leaves(kind: Format, path: Path) -> list[Path]:
     if not leaves:
         raise MissingDataError("the folder holds no data file", where=str(path))
     return leaves
+
+
+_ENDINGS = {
+    "brat": (*brat.ENDINGS, ".txt"),
+    "i2b2": (".txt", i2b2.CONCEPTS, i2b2.ASSERTIONS, i2b2.RELATIONS),
+    "ddi": (".xml",),
+}
+"""Of the files of formats whose folders are read whole."""
+
+
+def _note_unread(name: str, path: Path, problems: Problems) -> None:
+    """Report the data files of a folder that are none of its format's."""
+    if name not in _ENDINGS or not files.is_folder(path):
+        return
+    other = [file for file in files_under(path) if file.suffix.lower() not in _ENDINGS[name]]
+    if other:
+        what = f"files in the folder that are not {name}'s were not read: {len(other)}"
+        problems.lost("files-not-read", other[0], what)
 
 
 _EXPORTED = frozenset(("annotation", "annotation_ser", "curation", "annotations"))
