@@ -8,12 +8,13 @@ carry bytes, whatever the pair: what is in the messages of every pair is looked 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 from typing import get_args
 
 from confide.federation.secure.steps import EXCHANGES
 from confide.methods import METHODS
 from confide.settings.tables import BagsTable
-from contract.entries import ENTRIES, FAST, OPEN, OPTIONAL
+from contract.entries import CARRIED, ENTRIES, METHOD, OPEN, OPTIONAL
 
 READERS: tuple[str, ...] = get_args(BagsTable.model_fields["reader"].annotation)
 CONTEXT = "tiny-bert"
@@ -56,22 +57,30 @@ def _form(name: str, *overrides: str, context: bool = False, homes: str = "") ->
     )
 
 
+def _pairs() -> list[str]:
+    """Every method once, each with a kind that none before it has, as long as there is one."""
+    found = [*CARRIED]
+    for method, usual in METHOD.items():
+        if method not in {OPEN[name].method for name in found}:
+            seen = {OPEN[name].kind.name for name in found}
+            fresh = (n for n, p in OPEN.items() if p.method == method and p.kind.name not in seen)
+            found.append(next(fresh, usual))
+    return found
+
+
 def _forms() -> dict[str, Form]:
     found = {}
-    for name, kind in OPEN.items():
-        if name not in FAST:
-            continue
-        readers = READERS if kind.task == "bags" else ("",)
-        for reader in readers:
-            more = (f"bags.reader={reader}",) if reader else ()
-            found["-".join(filter(None, (name, reader)))] = _form(name, *more)
+    readers = cycle(READERS)
+    for name in _pairs():
+        reader = next(readers) if OPEN[name].task == "bags" else ""
+        more = (f"bags.reader={reader}",) if reader else ()
+        found["-".join(filter(None, (name, reader)))] = _form(name, *more)
         for step, asked in ENTRIES[name].asked.items():
             found[f"{name}-{step}"] = _form(name, *asked)
     found["fedavg-tagger-context"] = _form(
         "fedavg-tagger", f"model.context={CONTEXT}", context=True, homes="context"
     )
-    for name in ("fedavg-tagger", "feded-relations"):
-        found[f"{name}-masked"] = _form(name, MASKED)
+    found["fedavg-tagger-masked"] = _form("fedavg-tagger", MASKED)
     order = list(dict.fromkeys(form.homes for form in found.values()))
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].homes)))
 

@@ -23,7 +23,7 @@ from confide.settings.tables import ModelTable
 from contract.corpus import reader, tiny
 from contract.entries import OPEN, OPTIONAL
 from contract.runs import differences, states
-from flare.forms import FORMS, Form
+from flare.forms import FORMS, READERS, Form
 from flare.real import Real
 from flare.tapping import EVERY, Tap, in_frames, seen
 from flare.test_conducting import lines, numbers
@@ -106,6 +106,9 @@ def ran(request: pytest.FixtureRequest, tapped: Real, tap: Tap) -> Ran:
 def test_every_method_and_kind_is_looked_at() -> None:
     looked = {form.method: OPEN[form.method] for form in FORMS.values()}
     assert {pair.method for pair in looked.values()} == {pair.method for pair in OPEN.values()}
+    assert {value for form in FORMS.values() for value in form.overrides} >= {
+        f"bags.reader={reader}" for reader in READERS
+    }
     trained = {METHODS[form.method].kind.name for form in FORMS.values()}
     assert trained == set(KINDS)
     assert trained >= set(get_args(ModelTable.model_fields["kind"].annotation))
