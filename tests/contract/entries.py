@@ -307,6 +307,21 @@ CARRIED = ("fedavg-tagger", "fedner-tagger", "feded-relations", "lazy-mil-bags")
 """Pairs whose messages are unlike each other's, of which tests of what carries them are fast."""
 
 
+def _dealt() -> list[str]:
+    found = [*CARRIED]
+    for method, usual in METHOD.items():
+        if method not in {OPEN[name].method for name in found}:
+            seen = {OPEN[name].kind.name for name in found}
+            fresh = (n for n, p in OPEN.items() if p.method == method and p.kind.name not in seen)
+            found.append(next(fresh, usual))
+    return found
+
+
+DEALT = _dealt()
+"""Every method once, each with a kind that none before it has, as long as there is one. Of these
+are tests that cost more than a moment and look at a run from outside: processes, several models."""
+
+
 def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
     found: dict[Any, tuple[str, str]] = {}
     for method, name in sorted(steps, key=lambda one: one[0] not in FAST):

@@ -24,6 +24,7 @@ from contract.entries import (
     ANSWERED,
     APART,
     CARRIED,
+    DEALT,
     ENTRIES,
     FAST,
     FEDAVG,
@@ -116,7 +117,7 @@ def test_every_message_round_trips_and_a_re_ask_is_harmless(
 # --- the same numbers, whoever computes -----------------------------------------------------
 
 
-@pytest.mark.parametrize("method", pairs(fast=["fedner-tagger"], of=FAST))
+@pytest.mark.parametrize("method", pairs(fast=["fedner-tagger"], of=DEALT))
 def test_both_engines_agree_whatever_workers_is(
     method: str, straight: MADE, tmp_path: Path
 ) -> None:
@@ -155,7 +156,7 @@ def test_another_seed_gives_other_numbers(method: str, straight: MADE, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", pairs(of=APART))
+@pytest.mark.parametrize("method", pairs(of=FAST))
 def test_a_run_that_is_stopped_and_resumed_is_the_same_run(
     method: str, straight: MADE, tmp_path: Path
 ) -> None:
@@ -425,7 +426,7 @@ def first_score(task: str, done: Any) -> float:
         *(pytest.param(*one.values, 2, marks=one.marks) for one in pairs(fast=QUICKEST)),
         *(
             pytest.param(*one.values, sites, marks=one.marks)
-            for one in pairs(fast=(), of=FAST)
+            for one in pairs(fast=(), of=DEALT)
             for sites in (1, 5)
         ),
     ],
@@ -452,7 +453,7 @@ REFERRED = {
         pytest.param(
             name, reference, marks=[pytest.mark.slow] * ((name, reference) not in REFERRED)
         )
-        for name in sorted(FAST)
+        for name in DEALT
         for reference in REFERENCES
         if OPEN[name].task == "re" or reference != "public-only"
     ],

@@ -21,7 +21,7 @@ from confide.methods import METHODS
 from confide.methods.fedavg import mean_of
 from confide.runs.run import run
 from contract.corpus import tiny, write_sites
-from contract.entries import APART, ENTRIES, FAST, OPEN
+from contract.entries import APART, DEALT, ENTRIES, OPEN
 from contract.runs import (
     Forging,
     Straight,
@@ -345,7 +345,7 @@ def test_a_round_after_which_the_score_falls_is_undone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", sorted(FAST))
+@pytest.mark.parametrize("method", DEALT)
 def test_a_pair_learns_from_whole_numbers(method: str, tmp_path: Path) -> None:
     """Fast is that of test_travelling.py, in narrow lanes."""
     entry = ENTRIES[method]

@@ -14,7 +14,7 @@ from typing import get_args
 from confide.federation.secure.steps import EXCHANGES
 from confide.methods import METHODS
 from confide.settings.tables import BagsTable
-from contract.entries import CARRIED, ENTRIES, METHOD, OPEN, OPTIONAL
+from contract.entries import DEALT, ENTRIES, OPEN, OPTIONAL
 
 READERS: tuple[str, ...] = get_args(BagsTable.model_fields["reader"].annotation)
 CONTEXT = "tiny-bert"
@@ -57,21 +57,10 @@ def _form(name: str, *overrides: str, context: bool = False, homes: str = "") ->
     )
 
 
-def _pairs() -> list[str]:
-    """Every method once, each with a kind that none before it has, as long as there is one."""
-    found = [*CARRIED]
-    for method, usual in METHOD.items():
-        if method not in {OPEN[name].method for name in found}:
-            seen = {OPEN[name].kind.name for name in found}
-            fresh = (n for n, p in OPEN.items() if p.method == method and p.kind.name not in seen)
-            found.append(next(fresh, usual))
-    return found
-
-
 def _forms() -> dict[str, Form]:
     found = {}
     readers = cycle(READERS)
-    for name in _pairs():
+    for name in DEALT:
         reader = next(readers) if OPEN[name].task == "bags" else ""
         more = (f"bags.reader={reader}",) if reader else ()
         found["-".join(filter(None, (name, reader)))] = _form(name, *more)
