@@ -29,18 +29,34 @@ TABLES = {
 }
 """The tables of a settings file by their names."""
 MARK = re.compile(r"(?<=<!-- table: )([\w ]+)( -->\n)(?:.+\n)*")
-HEADS = {"guards": "key | default | a site refuses"}
 OWN = {
     "demo": "demo.md",
     "serve": "serve.md",
+    "personalise": "prediction.md#no-site-worse-off",
     "export": "export.md",
     "report": "report.md",
     "audit": "privacy-audit.md",
     "capacity": "capacity.md",
+    "privacy plan": "differential-privacy.md#plan-before-you-run",
+    "consortium init": "deployment.md#1-found-the-consortium",
+    "consortium": "deployment.md#later",
+    "server start": "deployment.md#3-start-server-and-sites",
+    "server stop": "deployment.md#keep-it-running",
+    "server tidy": "deployment.md#what-lies-where",
+    "server": "deployment.md#later",
+    "site start": "deployment.md#3-start-server-and-sites",
+    "site setup": "deployment.md#check-and-agree",
+    "site consent": "deployment.md#check-and-agree",
+    "site": "deployment.md#keep-it-running",
+    "site status": "deployment.md#4-run",
+    "peers": "deployment.md#compare-fingerprints-by-telephone",
+    "coordinate": "deployment.md#4-run",
     "data formats": "formats/all.md",
     "data label": "labelling.md",
+    "key protect": "deployment.md#keys-at-rest",
+    "key unprotect": "deployment.md#keys-at-rest",
 }
-"""Verbs that have a page of their own."""
+"""Where verbs and groups of verbs are explained, if not on the page of the command line."""
 
 
 def words_of(table: type[Table]) -> dict[str, str]:
@@ -63,7 +79,7 @@ def of_settings(names: list[str]) -> Iterator[str]:
     Keys without words are those of `[data]` or `[[site]]`, or tables.
     """
     chosen = parse({})
-    yield HEADS.get(names[0], "key | default | meaning")
+    yield "key | default | meaning"
     yield "--- | --- | ---"
     for name in names:
         table = TABLES.get(name, Settings)
@@ -105,6 +121,11 @@ def _toml(value: Any) -> str:
     return f'`"{value}"`' if isinstance(value, str) else str(value)
 
 
+def place_of(verb: str) -> str:
+    """The page, and its heading, that explains a verb, by its own words or its group's; or ""."""
+    return OWN.get(verb) or OWN.get(verb.partition(" ")[0], "")
+
+
 def of_panel(name: str, page: str) -> Iterator[str]:
     """The verbs of a panel of `confide --help`, each with the first sentence of its help.
 
@@ -119,7 +140,7 @@ def of_panel(name: str, page: str) -> Iterator[str]:
         for own, command in below.items():
             full = f"{verb} {own}".strip()
             heading = next((one for one in (full, verb) if one in headed), "")
-            place = OWN.get(full) or (heading and f"#{heading.replace(' ', '-')}")
+            place = place_of(full) or (heading and f"#{heading.replace(' ', '-')}")
             shown = f"[{full}]({place})" if place else f"`{full}`"
             yield f"{shown} | {command.get_short_help_str(300)}"
 

@@ -272,12 +272,13 @@ def test_every_page_is_reachable_from_the_index() -> None:
     assert not missing
 
 
-def test_every_verb_is_on_the_page_of_the_command_line() -> None:
+def test_every_verb_is_on_the_page_of_the_command_line_or_on_the_one_that_it_links() -> None:
     from confide.cli.data import data
     from confide.cli.sites import consortium, server, site
     from confide.cli.verbs import app
 
-    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    docs = ROOT / "docs"
+    page = (docs / "cli.md").read_text(encoding="utf-8")
     verbs = [f"confide {verb.name or verb.callback.__name__}" for verb in app.registered_commands]
     groups = {"data": data, "consortium": consortium, "server": server, "site": site}
     verbs += [
@@ -285,7 +286,13 @@ def test_every_verb_is_on_the_page_of_the_command_line() -> None:
         for name, group in groups.items()
         for verb in group.registered_commands
     ]
-    assert not [verb for verb in verbs if f"$ {verb}" not in page]
+    missing = [verb for verb in verbs if f"$ {verb}" not in page]
+    for verb in missing[:]:
+        place = doctables.place_of(verb.removeprefix("confide "))
+        own = docs / place.partition("#")[0]
+        if place and f"({place})" in page and verb in own.read_text(encoding="utf-8"):
+            missing.remove(verb)
+    assert not missing
 
 
 @each("page", doctables.PAGES)
