@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.text.document import Document, Sentence
-from confide.text.segment import RuleSegmenter, segmented
+from confide.text.segment import _BREAK, RuleSegmenter, _breaks, segmented
 
 segment = RuleSegmenter()
 
@@ -34,6 +34,12 @@ def test_every_character_but_white_space_is_in_one_token_of_one_sentence(text):
         assert sentence.tokens
         assert (sentence.start, sentence.end) == (sentence.tokens[0][0], sentence.tokens[-1][1])
     assert all(a.end <= b.start for a, b in zip(found, found[1:], strict=False))
+
+
+@given(st.text(st.sampled_from('aA .!?\n"’)。؟」'), max_size=40))
+def test_places_where_sentences_may_end_are_found_by_their_first_character(text):
+    expected = [found.span() for found in _BREAK.finditer(text)]
+    assert [found.span() for found in _breaks(text)] == expected
 
 
 @each(

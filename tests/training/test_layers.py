@@ -54,6 +54,20 @@ def test_bilstm_equals_a_packed_one(layers: int) -> None:
     )
 
 
+def test_words_are_read_beside_others_of_their_length_to_the_bit() -> None:
+    torch.manual_seed(0)
+    part = CharacterCNN(40, 30, filters=30, width=3, dropout=0.5).eval()
+    lengths = torch.tensor([1, 2, 3, 30, 7, 5, 9, 12, 4, 6, 40, 8] * 20)
+    characters = torch.randint(2, 40, (len(lengths), 40))
+    characters[torch.arange(40) >= lengths[:, None]] = 0
+    for words in (slice(None), slice(0, 12), slice(10, 11), slice(0, 2)):
+        given = characters[words][:, : int(lengths[words].max())], lengths[words]
+        with torch.no_grad():
+            whole = part(*given)
+        with torch.inference_mode():
+            assert torch.equal(part(*given), whole)
+
+
 def test_mirror_twice_is_the_identity() -> None:
     values = torch.arange(4 * 7 * 2.0).view(4, 7, 2)
     turned = mirror(values, LENGTHS)

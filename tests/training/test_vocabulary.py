@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.errors import DataError
+from confide.training import vocabulary
 from confide.training.vocabulary import (
     UNK,
     ClearVocabulary,
@@ -44,7 +45,21 @@ def test_a_keyed_vocabulary_numbers_like_a_clear_one(known: list[str], asked: li
     questions = known + asked
     assert secret.ids(questions).tolist() == clear.ids(questions).tolist()
     assert clear.ids(known).tolist() == list(range(2, len(known) + 2))
+    assert secret.ids(questions[::-1]).tolist() == clear.ids(questions[::-1]).tolist()
     assert len(secret) == len(clear) == len(known) + 2
+
+
+def test_a_keyed_vocabulary_remembers_so_many_words_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vocabulary, "_MOST_SEEN", 3)
+    secret = keyed(("fever", "pain"))
+    for _ in range(2):
+        assert secret.ids(["rash", "pain", "cough", "fever", "rash"]).tolist() == [1, 3, 1, 2, 1]
+    assert not secret._seen
+    assert secret.ids(["pain"]).tolist() == [3]
+    monkeypatch.setattr(vocabulary, "keyed_digest", None)
+    assert secret.ids(["pain"]).tolist() == [3]
 
 
 def test_another_key_or_kind_knows_nothing() -> None:

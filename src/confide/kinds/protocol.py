@@ -239,10 +239,14 @@ def calibrated(
 
     def sure(find: Any) -> Any:
         known = find.confidence is not None
-        return replace(find, confidence=calibrator.of(find.confidence)) if known else find
+        return find.sure(calibrator.of(find.confidence)) if known else find
 
-    found: list[dict[str, Any]] = [{of: tuple(map(sure, getattr(one, of)))} for one in documents]
-    return [replace(one, **finds) for one, finds in zip(documents, found, strict=True)]
+    def changed(document: Document) -> Document:
+        finds = getattr(document, of)
+        found: dict[str, Any] = {of: tuple(map(sure, finds))}
+        return replace(document, **found) if finds else document
+
+    return [changed(one) for one in documents]
 
 
 Case = tuple[Any, str, float | None]

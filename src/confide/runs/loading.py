@@ -269,7 +269,7 @@ class Models:
         if self.entities is None:
             return given
         return [
-            replace(_unpaired(found), sentences=came.sentences or found.sentences)
+            _unpaired(replace(found, sentences=came.sentences) if came.sentences else found)
             for found, came in zip(self.entities(given), documents, strict=True)
         ]
 
@@ -494,4 +494,4 @@ def types_of(documents: Sequence[Document]) -> set[str]:
 def _unpaired(document: Document) -> Document:
     """The document without the pairs that it stated between its former entities."""
     kept = tuple(one for one in document.attributes if one[0] != PAIR)
-    return replace(document, attributes=kept)
+    return replace(document, attributes=kept) if kept != document.attributes else document

@@ -154,6 +154,12 @@ class Entity:
         """One past the last character of the last fragment."""
         return self.fragments[-1][1]
 
+    def sure(self, confidence: float) -> Entity:
+        """The entity with this confidence; `replace` takes four times as long."""
+        return Entity(
+            self.id, self.type, self.fragments, confidence, self.concepts, self.attributes
+        )
+
     def shifted(self, by: int) -> Entity:
         """The entity, `by` characters further on."""
         return replace(self, fragments=tuple((s + by, e + by) for s, e in self.fragments))
@@ -170,6 +176,10 @@ class Relation:
     level: Literal["entity", "concept"] = "entity"
     confidence: float | None = None
     attributes: tuple[tuple[str, str], ...] = ()
+
+    def sure(self, confidence: float) -> Relation:
+        """The relation with this confidence."""
+        return replace(self, confidence=confidence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,11 +78,12 @@ def language_of(texts: Iterable[str]) -> str:
     known = _languages_of_words()
     for text in islice(texts, _DOCUMENTS):
         sample = text[:_SAMPLE]
-        letters.update({name: len(script.findall(sample)) for name, script in _SCRIPTS.items()})
-        for word in _WORD.findall(sample.lower()):
-            words += 1
-            among = known.get(word, ())
-            hits += bool(among)
+        if not sample.isascii():  # no script that tells a language is in ASCII
+            letters.update({name: len(script.findall(sample)) for name, script in _SCRIPTS.items()})
+        found = _WORD.findall(sample.lower())
+        words += len(found)
+        for among in filter(None, map(known.get, found)):
+            hits += 1
             for language in among:
                 scores[language] += 1 / len(among)
     if letters["ja"] * 10 > letters["zh"]:
@@ -154,9 +155,11 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_STOPS = "。！？｡؟۔।॥։።။។"
+_MAY_BREAK = re.compile(rf"[.!?\n{_STOPS}]")
 _BREAK = re.compile(
     r"(?<![.!?])(?P<stop>[.!?]++)[\"'”’)\]]*+(?=\s|$)|(?P<line>\n\s*+)"
-    "|[。！？｡؟۔।॥։።။។]++[”’」』]*+"
+    f"|[{_STOPS}]++[”’」』]*+"
 )
 _BULLET = re.compile(r"(?:[-*•·+>]|\(?\d{1,3}[.)]|\(?[A-Za-z][.)])\s")
 _LINE = re.compile(r"[\n\r]+")
@@ -369,13 +372,22 @@ def count_words_cut(documents: Iterable[Document]) -> WordsCut:
 def _cuts(text: str, stops: Stops) -> Iterator[int]:
     """The offsets where a sentence ends, ascending."""
     line_start = 0
-    for match in _BREAK.finditer(text):
+    for match in _breaks(text):
         if match.lastgroup == "line":
             if _line_ends(text, line_start, match):
                 yield match.end()
             line_start = match.end()
         elif match.lastgroup is None or _stop_ends(text, line_start, match, stops=stops):
             yield match.end()
+
+
+def _breaks(text: str) -> Iterator[re.Match[str]]:
+    """The matches of `_BREAK`; its first characters are found much faster by themselves."""
+    end = 0
+    for candidate in _MAY_BREAK.finditer(text):
+        if candidate.start() >= end and (found := _BREAK.match(text, candidate.start())):
+            end = found.end()
+            yield found
 
 
 def _line_ends(text: str, line_start: int, match: re.Match[str]) -> bool:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from confide.errors import DataError, SettingsError
-from confide.text.document import Document, Entity, Problem
+from confide.text.document import Document, Entity, Problem, Spans
 from confide.text.segment import tokenise, tokens_covered
 
 # --- Tag schemes ----------------------------------------------------------------------------------
@@ -457,15 +457,19 @@ def entities_from_spans(
     for number, (sentence, spans) in enumerate(
         zip(document.sentences, spans_per_sentence, strict=True)
     ):
+        if not spans:
+            continue
+        tokens = sentence.tokens
+        one = tokens.one if isinstance(tokens, Spans) else tokens.__getitem__
         for place, (first, last, kind) in enumerate(spans):
-            if not 0 <= first < last <= len(sentence.tokens):
+            if not 0 <= first < last <= len(tokens):
                 raise DataError(
                     "a span leaves its sentence",
-                    expected=f"within 0 and {len(sentence.tokens)}",
+                    expected=f"within 0 and {len(tokens)}",
                     got=f"{first} to {last}",
                     where=document.where,
                 )
-            fragment = (sentence.tokens[first][0], sentence.tokens[last - 1][1])
+            fragment = (one(first)[0], one(last - 1)[1])
             confidence = None if confidences is None else float(confidences[number][place])
             entities.append(Entity(f"T{len(entities) + 1}", kind, (fragment,), confidence))
     return tuple(entities)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import chain, count
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -258,9 +259,12 @@ class TagSet:
         """The entities of a tag sequence; a malformed one is repaired the way conlleval does."""
         found: list[TypedSpan] = []
         open_type, open_start, open_end, closed = -1, 0, 0, True
-        for position in np.flatnonzero(tags).tolist():
-            type_number, place = divmod(int(tags[position]) - 1, len(self.prefixes))
-            letter = self.prefixes[place]
+        prefixes = self.prefixes
+        for position, tag in enumerate(tags.tolist()):
+            if not tag:
+                continue
+            type_number, place = divmod(tag - 1, len(prefixes))
+            letter = prefixes[place]
             joins = not closed and open_end == position and open_type == type_number
             if letter in "BS" or not joins:
                 if open_type >= 0:
@@ -358,16 +362,13 @@ def encode_examples(
         for window in _windows(number, len(example.tokens), max_tokens)
     ]
     from_S1 = offsets([window.end - window.start for window in windows])
-    forms: dict[str, int] = {}
-    forms_N = np.fromiter(
-        (
-            forms.setdefault(token, len(forms))
-            for window in windows
-            for token in examples[window.example].tokens[window.start : window.end]
-        ),
-        np.int32,
-        int(from_S1[-1]),
+    tokens = list(
+        chain.from_iterable(
+            examples[window.example].tokens[window.start : window.end] for window in windows
+        )
     )
+    forms = dict(zip(dict.fromkeys(tokens), count(), strict=False))
+    forms_N = np.fromiter(map(forms.__getitem__, tokens), np.int32, len(tokens))
     characters_M, characters_from_F1 = _spelled(list(forms), characters, max_characters)
     spans = [example.spans for example in examples]
     return Encoded(
@@ -424,9 +425,10 @@ def _spelled(
     head, tail = max_characters - max_characters // 2, max_characters // 2
     short = [f if len(f) <= max_characters else f[:head] + f[len(f) - tail :] for f in forms]
     alphabet = sorted(set("".join(short)))
-    ids = dict(zip(alphabet, characters.ids(alphabet).tolist(), strict=True))
-    spelled = np.fromiter((ids[character] for form in short for character in form), np.int32)
-    return spelled, offsets([len(form) for form in short])
+    codes_M = np.frombuffer("".join(short).encode("utf-32-le", "surrogatepass"), np.uint32)
+    ids = np.zeros(ord(alphabet[-1]) + 1 if alphabet else 0, np.int32)
+    ids[[ord(character) for character in alphabet]] = characters.ids(alphabet)
+    return ids[codes_M], offsets([len(form) for form in short])
 
 
 # --- Annotation of tokens

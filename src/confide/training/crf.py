@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from confide.training.devices import where_doubles_are
+from confide.training.devices import at_home, on, where_doubles_are
 
 FORBIDDEN = -1e4
 _VANISHED = 1e-280
@@ -332,7 +332,7 @@ def viterbi(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tens
     """tags_BL: the best path of each sentence, 0 in the padding.
 
     The forward pass keeps only the best scores; the backward pass finds the previous tag only along
-    the path, for the whole batch at once.
+    the path, for the whole batch at once, in numpy: its steps are too small for torch.
     """
     length = emissions_BLY.shape[1]
     from_YY1 = scores.moves_YY.unsqueeze(2)
@@ -340,19 +340,20 @@ def viterbi(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tens
     best_LYB = [scores.starts_Y.unsqueeze(1) + emissions[0]]
     for emissions_YB in emissions[1:]:
         best_LYB.append((best_LYB[-1].unsqueeze(1) + from_YY1).amax(0).add_(emissions_YB))
-    best_LBY = torch.stack(best_LYB).transpose(1, 2).contiguous()
-    best, into_YY = best_LBY.unbind(), scores.moves_YY.T.contiguous()
+    best_LBY = at_home(torch.stack(best_LYB).transpose(1, 2).contiguous())
+    into_YY, ends_Y = at_home(scores.moves_YY.T.contiguous()), at_home(scores.ends_Y)
 
-    last_B = lengths_B - 1
-    shortest = int(last_B.min())
-    before_last = mask_of(last_B, length).T.unbind()
-    tags_B = (best_LBY[last_B, torch.arange(len(last_B))] + scores.ends_Y).argmax(1)
-    path = [tags_B]
-    for t in range(length - 2, -1, -1):
-        before_B = into_YY.index_select(0, tags_B).add_(best[t]).argmax(1)
-        tags_B = before_B if t < shortest else torch.where(before_last[t], before_B, tags_B)
-        path.append(tags_B)
-    return torch.stack(path[::-1], 1).masked_fill(~mask_of(lengths_B, length), 0)
+    last_B = at_home(lengths_B) - 1
+    shortest = last_B.min()
+    tags_B = (best_LBY[last_B, np.arange(len(last_B))] + ends_Y).argmax(1)
+    tags_LB = np.empty((length, len(last_B)), np.int64)
+    for t in range(length - 1, -1, -1):
+        if t < length - 1:
+            before_B = (into_YY.take(tags_B, 0) + best_LBY[t]).argmax(1)
+            tags_B = before_B if t < shortest else np.where(t < last_B, before_B, tags_B)
+        tags_LB[t] = tags_B
+    tags_LB[np.arange(length)[:, None] > last_B] = 0
+    return on(np.ascontiguousarray(tags_LB.T), emissions_BLY)
 
 
 def span_probabilities(

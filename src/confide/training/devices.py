@@ -348,12 +348,14 @@ def enough_memory(place: Place) -> Iterator[None]:
 def predicting(model: nn.Module) -> Iterator[None]:
     """Keep the model in evaluation mode, without gradients. Raises DeviceError."""
     was_training = model.training
-    model.eval()
+    if any(module.training for module in model.modules()):  # to say it takes longer than to ask
+        model.eval()
     try:
         with enough_memory(where_is(model)), torch.inference_mode():
             yield
     finally:
-        model.train(was_training)
+        if was_training:
+            model.train()
 
 
 @contextmanager

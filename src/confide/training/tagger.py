@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -31,12 +32,10 @@ class _Mirror(torch.autograd.Function):
     """Reverses sentences. It is its own inverse, so the gradient is the same operation."""
 
     @staticmethod
-    def forward(ctx: Any, values_BLD: Tensor, places_BL: Tensor) -> Tensor:
-        batch, length, features = values_BLD.shape
-        rows_BL = places_BL + length * torch.arange(batch, device=places_BL.device)[:, None]
-        ctx.save_for_backward(rows_BL.flatten())
-        turned: Tensor = values_BLD.reshape(-1, features).index_select(0, rows_BL.flatten())
-        return turned.view(batch, length, features)
+    def forward(ctx: Any, values_BLD: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        turned: Tensor = values_BLD.flatten(0, 1).index_select(0, rows)
+        return turned.view(values_BLD.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor, None]:
@@ -47,12 +46,16 @@ class _Mirror(torch.autograd.Function):
 
 def mirror(values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
     """Each sentence from its last token to its first; padding stays in place."""
-    places_BL = mirrored(lengths_B, values_BLD.shape[1])
-    if (
-        torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
-    ):  # no function of our own in a graph
+    return _turned(values_BLD, mirrored(lengths_B, values_BLD.shape[1]))
+
+
+def _turned(values_BLD: Tensor, places_BL: Tensor) -> Tensor:
+    tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    if tracing or torch.compiler.is_exporting():  # no function of our own in a graph
         return values_BLD.gather(1, places_BL[:, :, None].expand_as(values_BLD))
-    turned: Tensor = _Mirror.apply(values_BLD, places_BL)  # type: ignore[no-untyped-call]
+    batch, length, _ = values_BLD.shape
+    rows = (places_BL + length * torch.arange(batch, device=places_BL.device)[:, None]).flatten()
+    turned: Tensor = _Mirror.apply(values_BLD, rows)  # type: ignore[no-untyped-call]
     return turned
 
 
@@ -92,12 +95,13 @@ class BiLSTM(nn.Module):
 
     def forward(self, values_BLD: Tensor, lengths_B: Tensor) -> Tensor:
         """Both directions of the last layer side by side; values in the padding are meaningless."""
+        places_BL = mirrored(lengths_B, values_BLD.shape[1])
         for layer, (ahead, back) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             if layer:
                 values_BLD = self.between(values_BLD)
             ahead_BLH, _ = ahead(values_BLD)
-            back_BLH, _ = back(mirror(values_BLD, lengths_B))
-            values_BLD = torch.cat([ahead_BLH, mirror(back_BLH, lengths_B)], 2)
+            back_BLH, _ = back(_turned(values_BLD, places_BL))
+            values_BLD = torch.cat([ahead_BLH, _turned(back_BLH, places_BL)], 2)
         return values_BLD
 
 
@@ -133,11 +137,40 @@ class CharacterCNN(nn.Module):
 
     def forward(self, characters_UC: Tensor, lengths_U: Tensor) -> Tensor:
         """words_UH: the maximum of each filter over a word."""
+        if not torch.is_inference_mode_enabled() or characters_UC.device.type != "cpu":
+            return self._spelled(characters_UC, lengths_U)
+        words_UH = self.convolution.weight.new_empty(len(characters_UC), self.features)
+        for rows_U, longest in _alike(lengths_U):
+            found_UH = self._spelled(characters_UC[rows_U, :longest], lengths_U[rows_U])
+            words_UH[rows_U] = found_UH
+        return words_UH
+
+    def _spelled(self, characters_UC: Tensor, lengths_U: Tensor) -> Tensor:
         values_UDC = self.dropout(self.embedding(characters_UC)).transpose(1, 2)
         answers_UHC = self.convolution(values_UDC)[:, :, : characters_UC.shape[1]]
         outside_UC = _steps(characters_UC.shape[1], lengths_U) >= lengths_U[:, None]
         words_UH: Tensor = answers_UHC.masked_fill(outside_UC[:, None, :], -math.inf).amax(2)
         return words_UH
+
+
+_FEWEST_ALIKE = 16
+
+
+def _alike(lengths_U: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Words of similar length, as rows, and the length of the longest that there may be.
+
+    Most words are short, and one long word would pad all of them to its length.
+    """
+    order_U = lengths_U.argsort(stable=True)
+    ordered = lengths_U[order_U].tolist()
+    start, longest = 0, 4
+    while start < len(ordered):
+        end = bisect_right(ordered, longest, start)
+        rest = len(ordered) - end
+        if longest >= ordered[-1] or (end - start >= _FEWEST_ALIKE and rest >= _FEWEST_ALIKE):
+            yield order_U[start:end], longest
+            start = end
+        longest *= 2
 
 
 class CharacterBiLSTM(nn.Module):

@@ -114,7 +114,10 @@ def join_windows(
 
 def bare_sentences(documents: Sequence[Document]) -> tuple[list[Document], list[Example]]:
     """The documents, segmented and without annotation, and their sentences."""
-    bare = [replace(segmented(one), entities=(), relations=()) for one in documents]
+    bare = [
+        replace(one, entities=(), relations=()) if one.entities or one.relations else one
+        for one in map(segmented, documents)
+    ]
     return bare, examples_from(bare)[0]
 
 
@@ -127,9 +130,13 @@ def with_entities(
     for example, spotted in zip(examples, found, strict=True):
         spans[example.document][example.sentence] = [span[:3] for span in spotted]
         confidences[example.document][example.sentence] = [span.confidence for span in spotted]
-    return [
-        replace(document, entities=entities_from_spans(document, per_sentence, confidences=chances))
+    entities = (
+        entities_from_spans(document, per_sentence, confidences=chances)
         for document, per_sentence, chances in zip(documents, spans, confidences, strict=True)
+    )
+    return [
+        replace(document, entities=own) if own or document.entities else document
+        for document, own in zip(documents, entities, strict=True)
     ]
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -28,12 +28,14 @@ from confide.files import NotAFileError, open_regular
 PAD, UNK = 0, 1
 SPECIALS = 2
 DIGEST_BYTES = 16
+_MOST_SEEN = 1 << 17  # texts whose ids a keyed vocabulary remembers
 
 Normalisation = Literal["none", "lower", "lower-digits"]
 
 _DIGITS_TO_ZERO = {ord(digit): "0" for digit in "123456789"}
 
 
+@lru_cache(maxsize=1 << 16)
 def normalise(token: str, how: Normalisation) -> str:
     """The form under which a token is counted and looked up.
 
@@ -131,14 +133,23 @@ class KeyedVocabulary:
         bits = row[len(BUCKET) + 3] if row.startswith(BUCKET) else 0
         return bits if bits <= 32 else 0
 
+    @cached_property
+    def _seen(self) -> dict[str, int]:
+        """The ids of texts that were asked for: the same words come again and again."""
+        return {}
+
     def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """One id per text."""
-        find, key, kind = self._numbers.get, self.key, self.kind
-        marks = (keyed_digest(key, kind, text) for text in texts)
+        seen, find, key, kind = self._seen, self._numbers.get, self.key, self.kind
+        new = [text for text in dict.fromkeys(texts) if text not in seen]
+        marks = (keyed_digest(key, kind, text) for text in new)
         if bits := self._bits:
             start = BUCKET + bytes([0, 0, 0, bits])
             marks = (start + bucket_of(mark, bits).to_bytes(4, "big") for mark in marks)
-        return np.fromiter((find(mark, UNK) for mark in marks), np.int32, len(texts))
+        seen.update(zip(new, (find(mark, UNK) for mark in marks), strict=True))
+        if len(seen) > _MOST_SEEN:
+            vars(self).pop("_seen", None)
+        return np.fromiter(map(seen.__getitem__, texts), np.int32, len(texts))
 
     def __len__(self) -> int:
         return len(self.digests_V16) + SPECIALS
