@@ -376,7 +376,7 @@ def write_of_run(path: Path, data: bytes) -> None:
         write_atomically(path, data)
 
 
-def write_atomically(path: Path, *parts: bytes) -> None:
+def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
     """Write all parts beside `path`, flush to disk, rename. If that fails, the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with taking_the_place_of(path, path.with_name(path.name + ".tmp")) as file:

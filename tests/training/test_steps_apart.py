@@ -20,6 +20,7 @@ from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.training import optimisers, trainer
 from confide.training.devices import Place, _moved
 from confide.training.encoder import load_encoder
+from confide.training.weights import Arrays, arrays, load_weights
 from training.families import tiny
 from training.places import KINDS, OneDevice, a_tagger, models_in, of_entities, on_meta
 
@@ -133,3 +134,25 @@ def test_the_next_batch_is_asked_for_before_the_last_is_decoded(
     fewer = len(happened) // 2
     assert 1 < fewer < each_in_turn
     assert happened == ["read", *["read", "decoded"] * (fewer - 1), "decoded"]
+
+
+def test_what_several_sites_are_lent_travels_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = arrays(a_tagger(folder).model)
+    for one in lent.values():
+        one.flags.writeable = False
+    with on_meta(monkeypatch) as watched:
+        model = a_tagger(folder).model
+
+        def copies(values: Arrays, *, lent: bool) -> int:
+            before = watched.copies
+            load_weights(model, values, lent=lent)
+            return watched.copies - before
+
+        every = len(lent)
+        assert [copies(lent, lent=True), copies(lent, lent=True)] == [every, 0]
+        # it may be trained in between, or the arrays may change
+        assert [copies(lent, lent=False), copies(lent, lent=True)] == [every, every]
+        own = {name: one.copy() for name, one in lent.items()}
+        assert [copies(own, lent=True), copies(own, lent=True)] == [every, every]

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from confide.errors import GuardError
 from confide.federation.memory import IN_MEMORY, Spool
-from confide.federation.messages import Arrays, Learnt, by_name, decode, encode, values_of
+from confide.federation.messages import Arrays, Learnt, by_name, decode, pieces, values_of
 from confide.federation.steps import Step
 
 # --- Sums of replies
@@ -225,7 +225,7 @@ class Pile:
             arrays = (by_name(value) for _, form, value in values_of(reply) if form.holds_arrays)
             self._room -= sum(array.nbytes for one in arrays for array in one.values())
             if self._room < 0:
-                held, spooled = None, self._spool.put(encode(reply))
+                held, spooled = None, self._spool.put(*pieces(reply))
         else:
             self._start = by_name(getattr(ask, self._learnt.start)) if self._learnt.start else {}
             squares, first, count = 0.0, -1, 0

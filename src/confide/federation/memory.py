@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from confide.errors import CheckpointError, MessageError, RunError, os_errors_as
 from confide.federation.failures import Refusal
-from confide.federation.messages import Arrays, carries, class_of, decode_file, encode
+from confide.federation.messages import Arrays, carries, class_of, decode_file, pieces
 from confide.files import write_atomically
 
 
@@ -120,7 +120,7 @@ class MemoryStore(Generic[T]):
             memory = class_of(self._kind)(**vars(memory))
         path = self._path(round, step, "memory")
         if path is not None:
-            write_atomically(path, encode(memory))
+            write_atomically(path, *pieces(memory))
         for older in self._versions():
             if older.path is not None:
                 older.held = None  # its file has it
@@ -246,11 +246,12 @@ class CheckpointStore:
 
         Raises CheckpointError if it cannot be written; older checkpoints stay.
         """
-        data = encode(checkpoint)
-        digest = hashlib.sha256(data).hexdigest().encode()
+        data, digest = pieces(checkpoint), hashlib.sha256()
+        for piece in data:
+            digest.update(piece)
         path = self.path(checkpoint.round)
         try:
-            write_atomically(path, _MARK, digest, b"\n", data)
+            write_atomically(path, _MARK, digest.hexdigest().encode(), b"\n", *data)
         except OSError as error:
             there = self.rounds()
             kept = f"; that of round {there[-1]} is safe" if there else ""
@@ -334,9 +335,9 @@ class Spool:
         self._file = tempfile.SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115
         self._end = 0
 
-    def put(self, data: bytes) -> tuple[int, int]:
+    def put(self, *parts: bytes | memoryview) -> tuple[int, int]:
         """Put bytes aside; where they begin, and how many. Raises RunError: the disk is full."""
-        place = self._end
+        place, count = self._end, sum(map(len, parts))
         with os_errors_as(
             RunError,
             "the replies of a round could not be put aside",
@@ -344,9 +345,10 @@ class Spool:
             fix="free some space there, or set TMPDIR to another folder, then resume",
         ):
             self._file.seek(place)
-            self._file.write(data)
-        self._end = place + len(data)
-        return place, len(data)
+            for part in parts:
+                self._file.write(part)
+        self._end = place + count
+        return place, count
 
     def get(self, place: int, count: int) -> bytes:
         """`count` bytes from `place` on. Raises RunError if they are gone."""

@@ -526,6 +526,11 @@ class FieldSize:
 
 def encode(message: object) -> bytes:
     """The bytes of a message. Raises MessageError if it holds something that cannot travel."""
+    return b"".join(pieces(message))
+
+
+def pieces(message: object) -> list[bytes | memoryview]:
+    """The bytes of a message, one piece after another; arrays are not copied."""
     called = type(message).__name__
     tensors: Arrays = {}
     plain: dict[str, object] = {}
@@ -556,7 +561,7 @@ def encode(message: object) -> bytes:
     text += b" " * (-len(text) % 8)
     little = (tensors[name].astype(_NUMBERS[kinds[name]], copy=False) for name in order)
     arrays = (array.reshape(-1).view(np.uint8).data for array in little)
-    return b"".join([len(text).to_bytes(8, "little"), text, *arrays])
+    return [len(text).to_bytes(8, "little"), text, *arrays]
 
 
 def decode(

@@ -68,12 +68,18 @@ _NAMED: WeakKeyDictionary[nn.Module, dict[str, nn.Parameter]] = WeakKeyDictionar
 
 def arrays(model: nn.Module) -> Arrays:
     """A copy of every parameter, by name, in the model's order."""
-    return {name: at_home(p).copy() for name, p in named_parameters(model).items()}
+    return {name: _copied(p) for name, p in named_parameters(model).items()}
 
 
 def trained(model: nn.Module) -> Arrays:
     """A copy of every trained parameter, by name, in the model's order."""
-    return {name: at_home(p).copy() for name, p in trained_parameters(model).items()}
+    return {name: _copied(p) for name, p in trained_parameters(model).items()}
+
+
+def _copied(parameter: nn.Parameter) -> NDArray[np.float32]:
+    """A copy of a parameter; one that comes from another device is one already."""
+    found: NDArray[np.float32] = at_home(parameter)
+    return found.copy() if parameter.device.type == "cpu" else found
 
 
 def load_weights(
@@ -81,8 +87,9 @@ def load_weights(
 ) -> None:
     """Set the parameters named in `values`; others stay as they are.
 
-    With `lent`, the model uses these very arrays instead of copies, so it must not be trained.
-    Raises `DataError` if a name is unknown or a shape differs; then nothing has changed.
+    With `lent`, the model uses these very arrays instead of copies, so it must not be trained. To
+    another device they travel once, to whichever sites of the process they are lent. Raises
+    `DataError` if a name is unknown or a shape differs; then nothing has changed.
     """
     parameters = named_parameters(model)
     for name, value in values.items():
@@ -94,10 +101,21 @@ def load_weights(
                 expected=str(tuple(parameters[name].shape)),
                 got=str(value.shape),
             )
+    there = _THERE.setdefault(model, {})
     for name, value in values.items():
         parameter = parameters[name]  # replaced, never overwritten: the array may be lent
-        fresh = _lent(value) if lent else np.array(value, order="C")
+        if lent and there.get(name) is value:
+            continue
+        there.pop(name, None)
+        apart = parameter.device.type != "cpu"
+        fresh = _lent(value) if lent or apart else np.array(value, order="C")
         parameter.data = torch.from_numpy(fresh).to(parameter.device, parameter.dtype)
+        if lent and apart and not value.flags.writeable:
+            there[name] = value
+
+
+_THERE: WeakKeyDictionary[nn.Module, dict[str, NDArray[np.float32]]] = WeakKeyDictionary()
+"""The arrays that a model was lent on another device, and that nobody can have changed since."""
 
 
 def _lent(value: NDArray[np.float32]) -> NDArray[np.float32]:
