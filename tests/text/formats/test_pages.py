@@ -1,6 +1,6 @@
-"""The tables of docs/formats/all.md: all formats, their pages, and what each loses when written.
+"""The table of docs/formats/all.md: the formats of tools, their pages, and what writing loses.
 
-`make tables` writes the tables anew.
+`make tables` writes it anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from confide.text.formats import FORMATS, write
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "all.md"
 TOOLS = "| format | files | what writing loses |"
-CORPORA = "| format | corpus |"
 PAGES = {
     "conll.md": ("conll", "conllu"),
     "brat.md": ("brat",),
@@ -64,28 +63,22 @@ def lost(name: str) -> str:
     return ", ".join(found) or "nothing"
 
 
-def tables() -> dict[str, list[str]]:
-    """The rows of both tables, by their heads."""
-    tools = [
+def rows() -> list[str]:
+    """The rows of the table."""
+    return [
         f"| `{name}` | [{FORMATS[name].title}]({page}) |"
         f" {lost(name) if FORMATS[name].write else '*not written*'} |"
         for page, names in PAGES.items()
         for name in names
     ]
-    named = {name for names in PAGES.values() for name in names}
-    corpora = [f"| `{name}` | {one.title} |" for name, one in FORMATS.items() if name not in named]
-    return {TOOLS: tools, CORPORA: corpora}
 
 
 def page() -> str:
-    """The page with its tables as the code has them."""
-    text = PAGE.read_text(encoding="utf-8")
-    for head, rows in tables().items():
-        before, _, after = text.partition(head)
-        _, rule, *lines = after.split("\n")
-        rest = list(dropwhile(lambda line: line.startswith("|"), lines))
-        text = "\n".join([before + head, rule, *rows, *rest])
-    return text
+    """The page with its table as the code has it."""
+    before, _, after = PAGE.read_text(encoding="utf-8").partition(TOOLS)
+    _, rule, *lines = after.split("\n")
+    rest = dropwhile(lambda line: line.startswith("|"), lines)
+    return "\n".join([before + TOOLS, rule, *rows(), *rest])
 
 
 def test_the_page_has_all_formats_and_what_they_lose() -> None:
@@ -97,7 +90,8 @@ def test_each_format_is_on_its_page() -> None:
         text = PAGE.with_name(file).read_text(encoding="utf-8")
         assert not [name for name in names if f"`{name}`" not in text], file
     corpora = PAGE.with_name("published.md").read_text(encoding="utf-8")
-    assert not [row for row in tables()[CORPORA] if row.split("`")[1] not in corpora]
+    named = {name for names in PAGES.values() for name in names}
+    assert not [name for name in FORMATS if name not in named and f"`{name}`" not in corpora]
 
 
 if __name__ == "__main__":
