@@ -1,6 +1,7 @@
 """The tables of a settings file, typed.
 
-The words below a key are its row in docs/settings.md; `make tables` writes them there.
+The words below a key are its row in docs/settings.md; `make tables` writes them there. Those of
+guards are on docs/site-file.md, by hand.
 """
 
 from __future__ import annotations
@@ -203,8 +204,8 @@ class ClassifierTable(Table):
     typed_markers: bool = False
     """marks for each entity type"""
     pool: Literal["sum", "start", "cls"] = "sum"
-    """an entity is the `sum` of its pieces or its opening mark (`start`); `cls`: the first piece
-    stands for both"""
+    """the `sum` of an entity's pieces, its opening mark (`start`), or the text's first piece
+    (`cls`)"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """before the linear layer"""
     max_length: Annotated[int, Field(ge=24)] = 128
@@ -307,7 +308,7 @@ class PrivacyTable(Table):
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """the most rounds"""
     units: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
-    """of all sites, about; the sum is divided by `rate` × `units`"""
+    """of all sites, about"""
     patients: Annotated[str, Field(max_length=10)] = ""
     """a document's name up to these characters is its patient"""
     steps: Annotated[int, Field(ge=1, le=10_000)] = 1
@@ -544,7 +545,7 @@ class GuardsTable(Table):
     max_rounds: Positive = 100_000
     """a later round"""
     max_norm: Norm | None = None
-    """(scales changes down to this [norm](#max_norm))"""
+    """(scales changes down to this norm)"""
     private: tuple[str, ...] = ()
     """to share these parts: of a tagger `word`, `character`, `cnn`, `bilstm`, `crf`; of a linear
     CRF `table`, `crf`; if any, also every method but fedner, dp-fedner, feded"""
