@@ -88,6 +88,9 @@ def test_a_site_that_names_no_bound_or_an_endless_one_has_none(given: str, most:
             r"either \[\[site\]\] tables or one \[split\] table",
         ),
         ({"split": {"sites": 2, "train": "x"}}, "table, not both"),
+        ({"device": "auto", "devices": ["cuda:0"]}, "give either device or devices, not both"),
+        ({"devices": ["cuda:0", "cuda:1"]}, "workers = 1 leave some of the 2 devices idle"),
+        ({"devices": ["cuda:0", "meta"]}, "devices.1 is wrong"),
         ({"schema": 3}, "schema 3 is newer than this confide, which reads schema 2"),
     ],
 )

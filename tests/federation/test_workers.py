@@ -16,10 +16,12 @@ import pytest
 
 from cases import each
 from confide.errors import FederationError, QuorumError
+from confide.federation import engines
 from confide.federation.engines import WorkerEngine, _deal, _placed, _taken
 from confide.federation.messages import encode
 from confide.federation.site import Site
 from confide.text.document import Document
+from confide.training.devices import Place, here
 from federation.toys import MULTIPLY, TELL, ask, federation, hosting, sequential, specs
 
 
@@ -47,6 +49,15 @@ def replies(engine: object, mood: str, round: int) -> dict[str, bytes]:
     asks = dict.fromkeys(engine.sites, data)  # type: ignore[attr-defined]
     found = engine.deliver("multiply", round, asks=asks, timeout=None)  # type: ignore[attr-defined]
     return {delivery.site: delivery.reply for delivery in found}
+
+
+def test_workers_take_the_places_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Place] = []
+    monkeypatch.setattr(engines, "_Worker", lambda *given: taken.append(given[-1]))
+    places = [Place(micro_batch_size=size) for size in (1, 2)]
+    WorkerEngine(specs(tmp_path, 3), hosting(), workers=3, places=places)
+    WorkerEngine(specs(tmp_path, 3), hosting(), workers=2)
+    assert taken == [places[0], places[1], places[0], here(), here()]
 
 
 def test_both_engines_give_the_same_bytes(engine: WorkerEngine, tmp_path: Path) -> None:

@@ -19,10 +19,15 @@ FILE = {"name": "north", "train": "n.conll", "key": "shared.key"}
 
 def test_the_runs_settings_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_here", [])
-    run = parse({"device": "cuda:1", "precision": "bfloat16", "micro_batch_size": 64})
+    run = parse({"devices": ["cuda:1"], "precision": "bfloat16", "micro_batch_size": 64})
     own = parse_site({**FILE, "micro_batch_size": 4})
     mine = run.model_copy(update=own_computing(own))
-    assert (mine.device, mine.precision, mine.micro_batch_size) == ("cpu", "auto", 4)
+    assert (mine.device, mine.devices, mine.precision, mine.micro_batch_size) == (
+        "cpu",
+        None,
+        "auto",
+        4,
+    )
     threads = torch.get_num_threads()
     try:
         compute_as(mine)

@@ -429,3 +429,10 @@ def test_a_bound_below_the_first_scoring_ends_in_an_error_that_says_how_much_it_
         run(tiny(tmp_path, *own), out=tmp_path / "run")
     pooled = run(tiny(tmp_path, *own, "method=pooled"), out=tmp_path / "pooled").folder
     assert len(RunFolder(pooled).result().history) == 6
+
+
+def test_every_device_of_the_workers_has_to_be_there(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, 'devices=["cpu", "cuda:99"]', "workers=2")
+    with pytest.raises(SettingsError, match=r"this machine has no such device.*cuda:99"):
+        run(settings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

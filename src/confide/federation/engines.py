@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
@@ -153,15 +154,27 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class WorkerEngine:
-    """Sites spread over `workers` processes of `threads` threads each."""
+    """Sites spread over `workers` processes of `threads` threads each.
+
+    The processes take the places in turn; without any, all compute where this one does.
+    """
 
     def __init__(
-        self, specs: Sequence[Site], hosting: Hosting, *, workers: int, threads: int = 1
+        self,
+        specs: Sequence[Site],
+        hosting: Hosting,
+        *,
+        workers: int,
+        threads: int = 1,
+        places: Sequence[Place] = (),
     ) -> None:
         self._sites = tuple(sorted(spec.name for spec in specs))
         self._stopped = False
         shares = _deal(specs, min(workers, len(specs)))
-        self._workers = [_Worker(share, hosting, threads) for share in shares]
+        self._workers = [
+            _Worker(share, hosting, threads, place)
+            for share, place in zip(shares, cycle(places or [here()]), strict=False)
+        ]
         self._home = {
             spec.name: worker
             for worker, share in zip(self._workers, shares, strict=True)
@@ -232,8 +245,8 @@ class WorkerEngine:
 class _Worker:
     """One process and the pipe to it."""
 
-    def __init__(self, specs: Sequence[Site], hosting: Hosting, threads: int) -> None:
-        self._arguments = (list(specs), hosting, threads, here())
+    def __init__(self, specs: Sequence[Site], hosting: Hosting, threads: int, place: Place) -> None:
+        self._arguments = (list(specs), hosting, threads, place)
         self._every = hosting.every
         self.lock = threading.Lock()
         self.pipe: Connection

@@ -186,7 +186,8 @@ def member_of(
 
 def own_computing(file: SiteFile) -> files.Tree:
     """Read the devices that a site's own file names in place of the run's settings."""
-    return {name: getattr(file, name) for name in ("device", "precision", "micro_batch_size")}
+    own = {name: getattr(file, name) for name in ("device", "precision", "micro_batch_size")}
+    return {**own, "devices": None}
 
 
 def compute_as(settings: Settings) -> None:

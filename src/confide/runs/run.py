@@ -51,7 +51,7 @@ from confide.runs.status import ended, started
 from confide.scoring import calibration
 from confide.settings import SIMULATED, Settings, anchored, load_settings
 from confide.tasks import TASKS, Counts
-from confide.training.devices import computing_at, place_of
+from confide.training.devices import Place, computing_at, place_of
 from confide.version import __version__
 
 # --- From a federation to a result
@@ -597,10 +597,18 @@ def run(
 
 def computing_as(settings: Settings) -> AbstractContextManager[None]:
     """Compute as the settings say, for the duration. Raises SettingsError."""
-    place = place_of(
-        settings.device, settings.precision, micro_batch_size=settings.micro_batch_size
-    )
-    return computing_at(place, threads=settings.threads)
+    return computing_at(places_of(settings)[0], threads=settings.threads)
+
+
+def places_of(settings: Settings) -> list[Place]:
+    """Where a run's workers compute, in turn; its own process does in the first place.
+
+    Raises SettingsError if a device is not there.
+    """
+    return [
+        place_of(device, settings.precision, micro_batch_size=settings.micro_batch_size)
+        for device in settings.devices or (settings.device,)
+    ]
 
 
 def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settings:
@@ -638,7 +646,9 @@ def _train(
     workers = min(settings.workers, len(specs))
     engine: SequentialEngine | WorkerEngine
     engine = (
-        WorkerEngine(specs, hosting, workers=workers, threads=settings.threads)
+        WorkerEngine(
+            specs, hosting, workers=workers, threads=settings.threads, places=places_of(settings)
+        )
         if workers > 1
         else SequentialEngine(specs, hosting)
     )

@@ -586,6 +586,8 @@ class Settings(Table):
     """of each process"""
     device: Device = "cpu"
     """`auto`, `cpu`, `cuda`, `cuda:1`, `mps`"""
+    devices: Annotated[tuple[Device, ...], Field(min_length=1)] | None = None
+    """one for each worker in turn, in place of `device`"""
     precision: Precision = "auto"
     """of computing; weights are always float32"""
     micro_batch_size: NotNegative = 0
@@ -638,6 +640,9 @@ class Settings(Table):
             f"two sites are called {', '.join(map(repr, twice))}": twice,
             f"select.by must be {', '.join(rates)} or last for task {self.task!r}, not"
             f" {self.select.by!r}": self.select.by not in (*rates, "last"),
+            "give either device or devices, not both": self.devices and self.device != "cpu",
+            f"workers = {self.workers} leave some of the {len(self.devices or ())} devices idle:"
+            " set workers to as many, or more": self.workers < len(self.devices or ()),
             "give either public.files or public.share, not both": (
                 self.public.files and self.public.share
             ),

@@ -151,6 +151,8 @@ def here() -> Place:
 
 def compute_at(place: Place) -> None:
     """Let this process compute there from now on. Models that are made stay where they are."""
+    if place.device.type == "cuda":  # or the first GPU would hold something for this process too
+        torch.cuda.set_device(place.device)
     _here[:] = [place]
 
 
