@@ -121,6 +121,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "pip installs into $(VENV) without a word: a minute or more"
 	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable .
 	@touch $@
 
