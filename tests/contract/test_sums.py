@@ -21,7 +21,7 @@ from confide.methods import METHODS
 from confide.methods.fedavg import mean_of
 from confide.runs.run import run
 from contract.corpus import tiny, write_sites
-from contract.entries import APART, DEALT, ENTRIES, OPEN
+from contract.entries import DEALT, ENTRIES, FAST, OPEN
 from contract.runs import (
     Forging,
     Straight,
@@ -51,7 +51,7 @@ SEEN_ONE_BY_ONE = ("feddf", "chain")
 def forms() -> list[object]:
     found: list[object] = []
     for name in OPEN:
-        if name not in APART:
+        if name not in FAST:
             continue
         marks = [] if name in (*QUICK[:2], "lazy-mil-bags") else [pytest.mark.slow]
         found.append(pytest.param(name, (), id=name, marks=marks))

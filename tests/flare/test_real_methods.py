@@ -70,7 +70,7 @@ def settings_of(form: Form, real: Real) -> Settings:
     tables = [dict(table) for table in PLANTED[form.homes]]
     if form.context:
         tables = [{**table, "context": reader("encoder")} for table in tables]
-    overrides = (f"method={form.method}", *form.overrides, "rounds=4", "select.every=2")
+    overrides = (f"method={form.method}", *form.overrides, "rounds=3", "select.every=2")
     return tiny(real.folder, *overrides, site=tables, data={})
 
 

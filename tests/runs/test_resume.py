@@ -116,8 +116,8 @@ def test_a_run_killed_in_a_masked_sum_resumes_to_the_same_numbers(
 def test_many_killed_runs_resume_to_the_same_numbers(
     tmp_path: Path, root: Path, method: str
 ) -> None:
-    found = killed(tmp_path, root, count=45, seed=2, method=method)
-    assert sum(not one["survived"][0] for one in found) > 30
+    found = killed(tmp_path, root, count=30, seed=2, method=method)
+    assert sum(not one["survived"][0] for one in found) > 20
 
 
 @pytest.mark.parametrize("days", [-1, 1])
@@ -169,7 +169,7 @@ def living(mark: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_command_line_is_killed_with_its_workers_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
