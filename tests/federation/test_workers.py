@@ -79,7 +79,7 @@ def test_a_worker_that_dies_is_started_again_and_nothing_changes(
 @pytest.mark.slow
 def test_a_worker_that_was_killed_between_two_asks(engine: WorkerEngine, tmp_path: Path) -> None:
     before = replies(engine, "", 3)
-    process = engine._workers[0]._process
+    process = engine._workers[0].process
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert replies(engine, "", 3) == before
