@@ -17,7 +17,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.kinds.encoder import EncoderSpec, TokenTrainer
-from confide.training import optimisers, trainer
+from confide.training import devices, optimisers
 from confide.training.devices import Place, _moved
 from confide.training.encoder import load_encoder
 from confide.training.weights import Arrays, arrays, load_weights
@@ -115,7 +115,7 @@ def test_the_next_batch_is_asked_for_before_the_last_is_decoded(
     """Same finds; the batches are larger, and the processor decodes one while the next is read."""
     own = a_tagger(folder)
     monkeypatch.setattr(type(own.made), "per_batch", 16)
-    monkeypatch.setattr(trainer, "_APART", 2)
+    monkeypatch.setattr(devices, "_APART", 2)
     happened: list[str] = []
     real = type(own.made).spans
 

@@ -29,7 +29,7 @@ from confide.kinds.relations.batches import RelationExample
 from confide.text.document import Span
 from confide.training import batches
 from confide.training.context import kept_rows
-from confide.training.devices import at_home, beside, predicting, where_is
+from confide.training.devices import at_home, beside, most_read, predicting, where_is
 from confide.training.tagger import longest_first
 
 Cut = Callable[[Sequence[Sequence[str]]], list[list[list[int]]]]
@@ -602,7 +602,7 @@ def with_word_features(
     """
     if not len(text):
         return text
-    found = predict_token_batches(text, pieces_per_batch=_PER_BATCH)
+    found = predict_token_batches(text, pieces_per_batch=most_read(model, _PER_BATCH))
     blocks = (
         (int(text.words_from_S1[row]), states_LD[:length])
         for batch, states_BLD in _frozen_features(model, found)
@@ -622,7 +622,7 @@ def with_pair_features(
     """The examples with what the model's last layer reads of each; otherwise as for words."""
     if not len(encoded):
         return encoded
-    found = predict_relation_batches(encoded, pieces_per_batch=_PER_BATCH)
+    found = predict_relation_batches(encoded, pieces_per_batch=most_read(model, _PER_BATCH))
     blocks = (
         (int(row), features_F[None])
         for batch, features_BF in _frozen_features(model, found)

@@ -51,7 +51,7 @@ from confide.errors import (
 from confide.files import MOST_JSON, decode_json, file_bytes, must_be_files, odd_file, sha256_of
 from confide.seeds import derive_seed
 from confide.training.batches import Window
-from confide.training.devices import at_home, beside, predicting
+from confide.training.devices import at_home, beside, most_read, predicting
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -561,7 +561,7 @@ class FrozenEncoder:
         windows = [w for s, pieces_P in enumerate(ids) for w in _windows(s, len(pieces_P), loaded)]
         windows.sort(key=lambda window: window.start - window.end)
         begun: dict[int, list[NDArray[np.float32]]] = {}
-        for batch in _batches(windows, loaded, pieces_per_batch):
+        for batch in _batches(windows, loaded, most_read(loaded.model, pieces_per_batch)):
             states_BPX = _forward(loaded, [ids[w.example][w.start : w.end] for w in batch])
             for row, window in enumerate(batch):
                 shift = len(loaded.before) - window.start

@@ -54,6 +54,7 @@ from confide.training.devices import (
     enough_memory,
     home,
     homeward,
+    most_read,
     on,
     predicting,
     where_is,
@@ -473,9 +474,6 @@ def _alone(model: nn.Module, table: nn.Embedding) -> bool:
     return owners == [table] and settled
 
 
-_APART = 8
-"""A device apart reads this many times `per_batch` at once: 16,384 word pieces, 32,768 words."""
-
 Random = np.random.Generator
 Parts = tuple[Tensor, Tensor]
 Make = Callable[[list[nn.Parameter], Optimiser], Steps]
@@ -754,9 +752,8 @@ class RowTrainer(ABC):
             return self.cells(text).said(said, classes=self.classes)
 
     def reads(self, model: Any, text: Any, *, own: Any = None) -> Iterator[Any]:
-        """Every row once, longest first, in batches of `per_batch`; of more on a device apart."""
-        most = self.per_batch * (_APART if where_is(model).apart else 1)
-        for rows_B in longest_first(text.lengths_S, most):
+        """Every row once, longest first, in batches of `per_batch`, or of more (`most_read`)."""
+        for rows_B in longest_first(text.lengths_S, most_read(model, self.per_batch)):
             yield self.batch(model, text, rows_B, own=own)
 
     def _found(

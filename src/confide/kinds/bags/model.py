@@ -49,7 +49,7 @@ from confide.kinds.relations.batches import RelationExample
 from confide.kinds.relations.model import MentionReader, Pool, RelationTrainer
 from confide.seeds import seeded
 from confide.training.batches import Rows, joined
-from confide.training.devices import at_home, beside, home, placed, predicting, widen
+from confide.training.devices import at_home, beside, home, most_read, placed, predicting, widen
 from confide.training.encoder import FrozenEncoder, tune
 from confide.training.optimisers import Optimiser, row_steps
 from confide.training.tagger import shuffled, start_embedding
@@ -460,6 +460,7 @@ of a bag sum to 1 only under "ave" and "att-ra".
 EncodedBags = EncodedSentences | EncodedRelations
 """The input of a model of bags: words for a piecewise CNN, word pieces for an encoder."""
 
+_PER_BATCH = 2048  # most padded pieces of a batch
 _AT_ONCE = 100_000  # sentences that are scored together
 
 
@@ -502,7 +503,7 @@ def layer_outputs(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
     if isinstance(encoded, EncodedSentences):
         batches = predict_sentence_batches(encoded)
     else:
-        batches = predict_relation_batches(encoded)
+        batches = predict_relation_batches(encoded, pieces_per_batch=most_read(model, _PER_BATCH))
     with predicting(model):
         weight_FR = model.relation.weight.t()
         for batch in batches:

@@ -45,7 +45,7 @@ from confide.kinds.encoder import parted
 from confide.kinds.pieces import PieceBatch, Pieces, TokenText, token_batch, token_text
 from confide.seeds import seeded
 from confide.training import batches, encoder
-from confide.training.devices import at_home, beside, home, placed, predicting, widen
+from confide.training.devices import at_home, beside, home, most_read, placed, predicting, widen
 from confide.training.encoder import plain
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import longest_first
@@ -1104,7 +1104,7 @@ class LightnerTrainer(EntityTrainer):
         with still(model):
             self._keep(model, text)
             with predicting(model):
-                for plain in pointer_batches(text, pieces_per_batch=_PER_BATCH):
+                for plain in pointer_batches(text, pieces_per_batch=most_read(model, _PER_BATCH)):
                     batch = beside(self._with_states(plain, text), model)
                     how = self.form.constrained
                     found = write_symbols(model, batch, constrained=how, wanted_Y=wanted_Y)
@@ -1174,7 +1174,7 @@ class LightnerTrainer(EntityTrainer):
             return
         states_ND = torch.zeros(len(text.ids_N), model.bart.config.d_model)
         with predicting(model):
-            for batch in pointer_batches(text, pieces_per_batch=_PER_BATCH):
+            for batch in pointer_batches(text, pieces_per_batch=most_read(model, _PER_BATCH)):
                 read_BPD = home(model.encoded(beside(batch, model)))
                 for row, state_PD in zip(batch.rows_B.tolist(), read_BPD, strict=True):
                     begin, end = text.from_S1[row : row + 2].tolist()
