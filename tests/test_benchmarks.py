@@ -52,8 +52,8 @@ SIZES = {
     "speed/federation/memory.py": "--synthetic --share 0.02 --sites 1 --rounds 1",
     "speed/federation/overhead.py": "--synthetic --share 0.02 --sites 2 --rounds 1 --repeat 1",
     "speed/federation/workers.py": "--synthetic --share 0.02 --sites 2 --rounds 1 --repeat 1",
-    "speed/gpu/speed.py": "--device cpu --precision float32 --sizes minilm --sides ours plain"
-    " --steps 1 --batch-size 2 --length 16 --repeats 1",
+    "speed/gpu/speed.py": "--device cpu --precision float32 --sizes tiny --sides ours plain"
+    " --steps 2 --batch-sizes 2 4 --length 16 --repeats 1",
     "speed/tagger/run.py": "--sentences 40 --repeats 1",
 }
 """The smallest size of each program that needs no corpus and takes seconds."""

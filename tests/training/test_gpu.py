@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,23 @@ def test_two_runs_are_the_same(folder: Path) -> None:
 def test_attention_is_not_planned_anew_for_each_shape(folder: Path) -> None:
     trained("encoder", folder, GPU)
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@each("kind", ["encoder", "relations", "bags", "lightner"])
+def test_a_step_waits_for_nothing(kind: str, folder: Path) -> None:
+    """What waits belongs to an epoch, which reads its losses, and not to a step."""
+    with computing_at(place_of(GPU)):
+        own = KINDS[kind](folder)
+        own.fit()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                steps = own.fit().steps
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waited = [str(one.message) for one in seen if "synchronizing" in str(one.message)]
+    assert len(waited) < max(steps, 2), waited
 
 
 def test_what_runs_out_of_memory_leaves_the_gpu_usable(folder: Path) -> None:

@@ -1,15 +1,19 @@
 """Training and labelling with an encoder on a GPU: ours, a plain loop, transformers' Trainer.
 
-    python benchmarks/speed/gpu/speed.py --device cuda --sizes minilm base large --json FILE
+    python benchmarks/speed/gpu/speed.py --json FILE
 
-Random weights of MiniLM's, BERT-base's and BERT-large's sizes; a step is 32 sentences of 128 pieces
-each, so that nothing is padded. All sides compute in bfloat16 under autocast, with float32 weights
-and torch's fused AdamW, and clip gradients at 1; a plain loop is also timed compiled (`--compile`).
+Random weights of BERT-base's, BERT-large's and MiniLM's sizes; a step is 32 sentences of 128 pieces
+each, or 256, so that nothing is padded. All sides compute in bfloat16 under autocast, with float32
+weights and torch's fused AdamW, and clip gradients at 1; a plain loop is also timed compiled.
+
+First it trains a tiny model there and on the processor, and ends if their weights differ. No side
+begins after `--minutes`; what was left out is said. On a GPU it counts how often the processor
+waits for it in a training, too.
 
 Work is counted as in benchmarks/speed/relations/training.py: for each piece, forwards, twice the
 numbers in the weights of linear layers and, in each layer, four times the length times the width;
 backwards twice that. The peak is that of a product of 8,192 x 8,192 matrices in bfloat16, timed in
-the same run; divide by it, or by what the device's maker says, for the share of the peak.
+the same run, and shares are of it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import json
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -30,11 +35,14 @@ import torch
 import transformers
 from torch import nn
 
+from confide.errors import DeviceError
 from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.training.batches import Example
-from confide.training.devices import computing_at, place_of
+from confide.training.devices import PROCESSOR, computing_at, place_of
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
+from confide.training.trainer import FitReport
+from confide.training.weights import arrays
 
 SIZES = {  # layers, width, heads
     "tiny": (2, 64, 2),
@@ -42,78 +50,140 @@ SIZES = {  # layers, width, heads
     "base": (12, 768, 12),
     "large": (24, 1024, 16),
 }
+SIDES = ("ours", "plain", "Trainer", "compiled")
 RATE, TYPES = 2e-5, ("drug", "effect")
+FARTHEST = 1e-3
+"""The largest difference of a weight that rounding makes in two steps of a tiny model."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="bfloat16")
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["minilm", "base", "large"])
-    parser.add_argument("--sides", nargs="+", default=["ours", "plain", "Trainer"])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["base", "large", "minilm"])
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--steps", type=int, default=20, help="of the smallest batch")
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[32, 256])
     parser.add_argument("--length", type=int, default=128, help="pieces of a sentence")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--compile", action="store_true", help="the plain loop too, compiled")
+    parser.add_argument("--minutes", type=float, default=7.0, help="no side begins after these")
     parser.add_argument("--json", type=Path, help="write what was measured")
     given = parser.parse_args()
+    given.until = time.monotonic() + 60 * given.minutes
     place = place_of(given.device, given.precision)
-    measured: dict[str, Any] = {
-        "product": product(place.device, 8192 if given.device != "cpu" else 512)
-    }
+    measured: dict[str, Any] = {"differs": difference(given)}
+    print(f"two steps on {place.device} and the processor: {measured['differs']:.1e} apart at most")
+    if not measured["differs"] <= FARTHEST:
+        raise SystemExit(f"{place.device} computes something else: nothing is timed")
+    measured["product"] = product(place.device, 8192 if given.device != "cpu" else 512)
     print(f"{place.device}: a product runs at {measured['product'] / 1e12:.1f} TFLOP/s")
     for size in given.sizes:
-        with tempfile.TemporaryDirectory() as folder, computing_at(place):
-            measured[size] = of_size(size, Path(folder), given)
+        for batch_size in given.batch_sizes:
+            given.batch_size = batch_size
+            given.count = max(1, given.steps * min(given.batch_sizes) // batch_size) * batch_size
+            with tempfile.TemporaryDirectory() as folder, computing_at(place):
+                measured[f"{size} {batch_size}"] = of_size(
+                    size, Path(folder), given, measured["product"]
+                )
+    del given.until, given.batch_size, given.count
     if given.json:
         about = {**vars(given), "json": None, "torch": torch.__version__, "date": str(date.today())}
         about["device"] = torch.cuda.get_device_name() if given.device != "cpu" else "cpu"
         given.json.write_text(json.dumps({"about": about, "measured": measured}, indent=1) + "\n")
 
 
-def of_size(size: str, folder: Path, given: argparse.Namespace) -> dict[str, float]:
-    """Pieces a second, and the share of the peak, of every side."""
-    encoder = load_encoder(str(encoder_of(size, folder / "encoder", given.length)))
-    trainer = TokenTrainer(encoder, EncoderSpec(TYPES, longest=given.length))
-    count = given.steps * given.batch_size
-    words = [f"piece{number}" for number in range(given.length - 2)]
+def difference(given: argparse.Namespace) -> float:
+    """The largest difference of a weight after two steps, here and on the processor, in float32."""
+    made = []
+    for place in (PROCESSOR, place_of(given.device, "float32")):
+        with tempfile.TemporaryDirectory() as folder, computing_at(place):
+            trainer, own, _ = ours_of("tiny", Path(folder), 16, 4)
+            model = trainer.initial(1)
+            for module in model.modules():
+                if isinstance(module, nn.Dropout):
+                    module.p = 0.0
+            fit(trainer, model, own, 2, rate=1e-3)
+            made.append(arrays(model))
+    return max(float(np.abs(one - made[1][name]).max()) for name, one in made[0].items())
+
+
+def ours_of(size: str, folder: Path, length: int, count: int) -> tuple[TokenTrainer, Any, Any]:
+    """A trainer of an encoder of this size, sentences with entities, and the same without."""
+    encoder = load_encoder(str(encoder_of(size, folder / "encoder", length)))
+    trainer = TokenTrainer(encoder, EncoderSpec(TYPES, longest=length))
+    words = [f"piece{number}" for number in range(length - 2)]
     spans = ((0, 2, TYPES[0]), (5, 6, TYPES[1]))
     examples = [Example(0, number, tuple(words), spans) for number in range(count)]
     text = trainer.prepared(examples)
-    own = trainer.annotated(text, [one.spans for one in examples], source=set(TYPES))
-    ours = trainer.initial(1)
+    return trainer, trainer.annotated(text, [spans] * count, source=set(TYPES)), text
+
+
+def fit(
+    trainer: TokenTrainer, model: Any, own: Any, batch_size: int, *, rate: float = RATE
+) -> FitReport:
+    """One epoch."""
+    adamw = Optimiser("adamw", learning_rate=rate, clip=1.0)
+    return trainer.fit(
+        model, own, weights_S=None, epochs=1, batch_size=batch_size, optimiser=adamw, seed=1
+    )
+
+
+def waits(call: Callable[[], FitReport]) -> float:
+    """How often the processor waits for the GPU, for each step of a training."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            steps = call().steps
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing" in str(one.message) for one in seen) / steps
+
+
+def of_size(
+    size: str, folder: Path, given: argparse.Namespace, product: float
+) -> dict[str, float | str]:
+    """Pieces a second, and the share of the peak, of every side; or why there is none."""
+    trainer, own, text = ours_of(size, folder, given.length, given.count)
+    model = trainer.initial(1)
     layers, width, _ = SIZES[size]
-    linear = sum(one.weight.numel() for one in ours.modules() if isinstance(one, nn.Linear))
-    forwards = count * given.length * (2 * linear + layers * 4 * given.length * width)
-    adamw = Optimiser("adamw", learning_rate=RATE, clip=1.0)
-    calls: dict[str, tuple[Callable[[], object], float]] = {}
-    if "ours" in given.sides:
-        calls["ours, training"] = (
-            lambda: trainer.fit(
-                ours, own, weights_S=None, epochs=1, batch_size=given.batch_size, optimiser=adamw,
-                seed=1,
-            ),
-            3 * forwards,
-        )  # fmt: skip
-        calls["ours, labelling"] = (lambda: trainer.find(ours, text), forwards)
-    rows = pieces_of(text, given.length)
-    if "plain" in given.sides:
-        plain = Plain(encoder.folder, rows, given)
-        calls["plain, training"] = plain.train, 3 * forwards
-        calls["plain, labelling"] = plain.label, forwards
-    if given.compile:
-        compiled = Plain(encoder.folder, rows, given, compiled=True)
-        calls["compiled, training"] = compiled.train, 3 * forwards
-    if "Trainer" in given.sides:
-        calls["Trainer, training"] = trainer(encoder.folder, rows, folder, given), 3 * forwards
-    found = {}
-    for name, (call, work) in calls.items():
-        taken = statistics.median(timed(call, given))
-        found[name] = count * given.length / taken
-        found[f"{name}, TFLOP/s"] = work / taken / 1e12
-        shown = f"{found[name]:12,.0f} pieces/s {found[f'{name}, TFLOP/s']:7.1f} TFLOP/s"
-        print(f"{size:7} {name:20} {shown}", flush=True)
+    linear = sum(one.weight.numel() for one in model.modules() if isinstance(one, nn.Linear))
+    pieces = given.count * given.length
+    forwards = pieces * (2 * linear + layers * 4 * given.length * width)
+    rows, place = pieces_of(text, given.length), trainer.encoder.folder
+
+    def train() -> FitReport:
+        return fit(trainer, model, own, given.batch_size)
+
+    # each side is made when its turn comes, so that not all models are on the device at once
+    sides: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
+        "ours": lambda: {"training": train, "labelling": lambda: trainer.find(model, text)},
+        "plain": lambda: Plain(place, rows, given).calls(),
+        "Trainer": lambda: {"training": by_trainer(place, rows, folder, given)},
+        "compiled": lambda: Plain(place, rows, given, compiled=True).calls(),
+    }
+    found: dict[str, float | str] = {}
+    for side in given.sides:
+        if time.monotonic() > given.until:
+            found[side] = "left out, for want of time"
+            print(f"{size:7} {given.batch_size:4} {side:20} {found[side]}", flush=True)
+            continue
+        try:
+            for what, call in sides[side]().items():
+                name, work = f"{side}, {what}", forwards * (3 if what == "training" else 1)
+                taken = statistics.median(timed(call, given))
+                found[name] = pieces / taken
+                found[f"{name}, share of the peak"] = share = work / taken / product
+                shown = f"{pieces / taken:12,.0f} pieces/s {100 * share:5.1f} % of the peak"
+                print(f"{size:7} {given.batch_size:4} {name:20} {shown}", flush=True)
+        except (torch.OutOfMemoryError, DeviceError) as error:
+            found[side] = f"out of memory: {error}"
+            print(f"{size:7} {given.batch_size:4} {side:20} out of memory", flush=True)
+    if given.device.startswith("cuda") and "ours, training" in found:
+        found["ours, waits in a step"] = waits(train)
+        print(
+            f"{size:7} {given.batch_size:4} waits in a step: {found['ours, waits in a step']:.2f}"
+        )
     return found
 
 
@@ -164,6 +234,7 @@ def encoder_of(size: str, folder: Path, length: int) -> Path:
         intermediate_size=4 * width, num_attention_heads=heads,
         max_position_embeddings=max(512, length),
     )  # fmt: skip
+    torch.manual_seed(1)
     transformers.BertModel(config).save_pretrained(folder)
     return folder
 
@@ -190,6 +261,10 @@ class Plain:
         self.mask_BP = torch.ones_like(self.ids_SP[: self.size])
         self.optimiser = torch.optim.AdamW(self.model.parameters(), RATE, fused=True)
 
+    def calls(self) -> dict[str, Callable[[], object]]:
+        """What is timed."""
+        return {"training": self.train, "labelling": self.label}
+
     def batches(self) -> Any:
         return zip(self.ids_SP.split(self.size), self.labels_SP.split(self.size), strict=True)
 
@@ -210,7 +285,7 @@ class Plain:
                 self.model(ids_BP, self.mask_BP).logits.argmax(2).cpu()
 
 
-def trainer(
+def by_trainer(
     folder: Path, rows: np.ndarray, work: Path, given: argparse.Namespace
 ) -> Callable[[], object]:
     """transformers' Trainer over the same sentences."""
