@@ -267,7 +267,7 @@ def on_meta(patch: Any) -> Iterator[OneDevice]:
 
     # every entry of a mask counts as true: what depends on numbers cannot be known here
     patch.setattr(torch.fx.experimental._config, "meta_nonzero_assume_all_nonzero", True)
-    for module in (devices, *_users()):
+    for module in (devices, *users()):
         if hasattr(module, "home"):
             patch.setattr(module, "home", home)
         if hasattr(module, "homeward"):
@@ -278,7 +278,8 @@ def on_meta(patch: Any) -> Iterator[OneDevice]:
         yield watched
 
 
-def _users() -> list[Any]:
+def users() -> list[Any]:
+    """The modules of confide that are loaded."""
     import sys
 
     return [module for name, module in sys.modules.items() if name.startswith("confide.")]

@@ -18,11 +18,11 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from cases import each
 from confide.kinds.encoder import EncoderSpec, TokenTrainer
 from confide.training import devices, optimisers
-from confide.training.devices import Place, _moved
+from confide.training.devices import Place, _moved, beside
 from confide.training.encoder import load_encoder
 from confide.training.weights import Arrays, arrays, load_weights
 from training.families import tiny
-from training.places import KINDS, OneDevice, a_tagger, models_in, of_entities, on_meta
+from training.places import KINDS, OneDevice, a_tagger, models_in, of_entities, on_meta, users
 
 COUNTS = {  # of a step: looks that wait, copies, launches at most; and copies at the start
     "tagger": (1, 3, 1000, 2),  # a CRF looks whether its scales vanished
@@ -107,6 +107,27 @@ def test_a_batch_travels_as_one_block() -> None:
     ]
     for before, after in zip(tensors, _moved(tensors, torch.device("cpu")), strict=True):
         assert torch.equal(before, after) and before.dtype is after.dtype
+
+
+@each("kind", KINDS)
+def test_batches_of_every_kind_arrive_whole(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same weights to the bit, whether batches stay or are copied as blocks."""
+
+    def copied(batch: Any, _: Any) -> Any:
+        block = devices._moved(list(devices._tensors(batch)), torch.device("cpu"))
+        return devices._with(batch, iter(block))
+
+    own = KINDS[kind](folder)
+    own.fit()
+    other = KINDS[kind](folder)
+    for module in users():
+        if getattr(module, "beside", None) is beside:
+            monkeypatch.setattr(module, "beside", copied)
+    other.fit()
+    after = arrays(other.model)
+    assert all(np.array_equal(value, after[name]) for name, value in arrays(own.model).items())
 
 
 def test_the_next_batch_is_asked_for_before_the_last_is_decoded(

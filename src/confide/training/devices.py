@@ -200,9 +200,11 @@ def where_is(model: nn.Module) -> Place:
 def most_read(model: nn.Module, places: int) -> int:
     """The most padded places of a batch that is only read: as given, or eight times as many.
 
-    A device apart has work for more at once: 16,384 word pieces, where a processor reads 2,048.
+    A device apart has work for more at once: 16,384 word pieces, where a processor reads 2,048;
+    unless the settings spare its memory.
     """
-    return places * (_APART if where_is(model).apart else 1)
+    where = where_is(model)
+    return places * (_APART if where.apart and not where.micro_batch_size else 1)
 
 
 def _bodies(model: nn.Module) -> Iterator[nn.Module]:
