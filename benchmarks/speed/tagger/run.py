@@ -1,8 +1,9 @@
-"""Our tagger against a plain one of the same sizes, batch size and optimiser.
+"""Our tagger against two plain ones of the same sizes, batch size and optimiser.
 
-First the plain tagger gets our weights, and both must give the same loss. Then both train on the
-same sentences and label the same sentences, in turn. The plain one is timed twice: with batches in
-random order, as it would be written, and with our batches of similar length.
+First the plain taggers get our weights, and all must give the same loss. Then all train on the same
+sentences and label the same sentences, in turn: as tutorials write it, with batches in random order
+and with our batches of similar length, and as somebody writes it who times it. `--vocabulary` is
+the number of words of the table that a federation's sites have in common.
 """
 
 from __future__ import annotations
@@ -11,47 +12,51 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from corpus import sentences
-from plain import PlainTagger
+from plain import CarefulTagger, PlainTagger
 from torch import nn
 
+from confide.kinds.tagger.model import EncodedSplit, TaggerTrainer
 from confide.text.tagging import spans_from_tags
-from confide.training import trainer
-from confide.training.batches import Encoded, Example, TagSet, encode_examples
+from confide.training.batches import Encoded, Example, TagSet
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerBatch, TaggerSizes, batch_of, predict_batches
 from confide.training.vocabulary import count_characters, count_words, numbered
-from confide.training.weights import initial
 
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 
-from training.corpora import predict_spans, tagging_loss, train_batches
+from turns import in_turn, ratio
+
+from training.corpora import tagging_loss, train_batches
 
 
-def encoded_text(limit: int, seed: int) -> tuple[str, Encoded, Encoded, TaggerSizes]:
+def prepared(
+    limit: int, seed: int, vocabulary: int
+) -> tuple[str, TaggerTrainer, EncodedSplit, Encoded]:
+    """Where the text is from, what trains a tagger, its sentences, and those to label."""
     source, train = sentences("train", limit=limit, seed=seed)
     _, test = sentences("test", limit=limit, seed=seed)
-    examples = [
+    examples, others = (
         [
             Example(0, number, tuple(tokens), tuple(spans_from_tags(tags, "iob2")[0]))
             for number, (tokens, tags) in enumerate(part)
         ]
         for part in (train, test)
-    ]
-    tokens = [token for example in examples[0] for token in example.tokens]
+    )
+    tokens = [token for example in examples for token in example.tokens]
     words, characters = numbered(count_words(tokens, "lower")), numbered(count_characters(tokens))
     tags = TagSet(("Disease",))
-    parts = [
-        encode_examples(part, words=words, characters=characters, tags=tags, how="lower")
-        for part in examples
-    ]
-    return source, parts[0], parts[1], TaggerSizes(len(words), len(characters), len(tags))
+    sizes = TaggerSizes(max(vocabulary, len(words)), len(characters), len(tags))
+    ours = TaggerTrainer(sizes, tags, words, characters, "lower")
+    spans = [example.spans for example in examples]
+    own = ours.annotated(ours.prepared(examples), spans, source={"Disease"})
+    return source, ours, own, ours.prepared(others)
 
 
 def shuffled(encoded: Encoded, batch_size: int, seed: int) -> Iterator[TaggerBatch]:
@@ -60,10 +65,16 @@ def shuffled(encoded: Encoded, batch_size: int, seed: int) -> Iterator[TaggerBat
         yield batch_of(encoded, order[start : start + batch_size])
 
 
-def train_plain(model: PlainTagger, batches: Iterable[TaggerBatch], settings: Optimiser) -> None:
+def train_plain(
+    model: PlainTagger,
+    batches: Iterable[TaggerBatch],
+    settings: Optimiser,
+    *,
+    fused: bool | None = None,
+) -> None:
     optimiser = {
-        "sgd": lambda p: torch.optim.SGD(p, settings.learning_rate, settings.momentum),
-        "adam": lambda p: torch.optim.Adam(p, settings.learning_rate),
+        "sgd": lambda p: torch.optim.SGD(p, settings.learning_rate, settings.momentum, fused=fused),
+        "adam": lambda p: torch.optim.Adam(p, settings.learning_rate, fused=fused),
     }[settings.name](model.parameters())
     model.train()
     for batch in batches:
@@ -73,34 +84,36 @@ def train_plain(model: PlainTagger, batches: Iterable[TaggerBatch], settings: Op
         optimiser.step()
 
 
-def label_plain(model: PlainTagger, encoded: Encoded, tags: TagSet, batch_size: int) -> int:
+def label_plain(model: PlainTagger, batches: Iterable[TaggerBatch], tags: TagSet) -> int:
     model.eval()
     with torch.inference_mode():
-        rows = np.arange(len(encoded))
-        parts = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-        paths = [path for part in parts for path in model.decode(batch_of(encoded, part))]
+        paths = [path for batch in batches for path in model.decode(batch)]
     return sum(len(spans_from_tags([tags.tags[i] for i in path], "iobes")[0]) for path in paths)
 
 
-def seconds(call: Callable[[], object]) -> float:
-    started = time.process_time()
-    call()
-    return time.process_time() - started
-
-
-def check_equal(encoded: Encoded, sizes: TaggerSizes, seed: int) -> None:
-    ours, plain = initial(sizes, seed, rules=encoded.tags.rules).eval(), PlainTagger(sizes).eval()
-    plain.copy_from(ours)
+def check_equal(ours: TaggerTrainer, own: EncodedSplit, plain: list[PlainTagger]) -> None:
+    """Give all the same weights, and compare the losses of sentences without padding."""
+    model = ours.initial(1).eval()
+    for other in plain:
+        other.copy_from(model)
+        other.eval()
     with torch.no_grad():
-        for batch in list(predict_batches(encoded))[:3]:
-            torch.testing.assert_close(
-                tagging_loss(ours, batch).mean(), plain.loss(batch), rtol=1e-4, atol=1e-4
-            )
+        for row in range(10):
+            batch = batch_of(own.text, np.array([row]))
+            expected = tagging_loss(model, batch).mean()
+            for other in plain:
+                torch.testing.assert_close(expected, other.loss(batch), rtol=1e-4, atol=1e-4)
+        batch = next(predict_batches(own.text))
+        emissions_BLY = torch.randn(*batch.mask_BL.shape, len(ours.tags))
+        found = plain[1].crf_loss(emissions_BLY, batch).sum()
+        theirs = -plain[1].crf(emissions_BLY, batch.tags_BL, mask=batch.mask_BL)
+        torch.testing.assert_close(found, theirs, rtol=1e-4, atol=1e-3)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sentences", type=int, default=1500)
+    parser.add_argument("--vocabulary", type=int, default=0, help="0: the words of the text")
     parser.add_argument("--batch-size", type=int, default=10)
     parser.add_argument("--optimiser", choices=("sgd", "adam"), default="sgd")
     parser.add_argument("--learning-rate", type=float, default=0.015)
@@ -110,50 +123,43 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write what was measured")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    source, train, test, sizes = encoded_text(options.sentences, options.seed)
-    check_equal(train, sizes, options.seed)
+    source, ours, own, test = prepared(options.sentences, options.seed, options.vocabulary)
+    plain, careful = PlainTagger(ours.sizes), CarefulTagger(ours.sizes)
+    check_equal(ours, own, [plain, careful])
+    model = ours.initial(options.seed)
     settings = Optimiser(options.optimiser, options.learning_rate)
-    size, seed = options.batch_size, options.seed
-    ours = initial(sizes, seed, rules=train.tags.rules)
-    plain = PlainTagger(sizes)
-    plain.copy_from(ours)
+    size, seed, train = options.batch_size, options.seed, own.text
 
-    def fit_ours() -> None:
-        trainer.train_epochs(
-            ours,
-            lambda seed: train_batches(train, batch_size=size, seed=seed, word_dropout=0.05),
-            lambda batch: tagging_loss(ours, batch),
-            epochs=1,
-            optimiser=settings,
-            seed=seed,
-        )
+    def similar() -> Iterator[TaggerBatch]:
+        return train_batches(train, batch_size=size, seed=seed)
 
+    rows = np.arange(len(test))
     sides: dict[str, Callable[[], object]] = {
-        "train: ours": fit_ours,
-        "train: plain": lambda: train_plain(plain, shuffled(train, size, seed), settings),
-        "train: plain, our batches": lambda: train_plain(
-            plain, train_batches(train, batch_size=size, seed=seed), settings
+        "train: ours": lambda: ours.fit(
+            model, own, epochs=1, batch_size=size, optimiser=settings, seed=seed
         ),
-        "label: ours": lambda: predict_spans(ours, test),
-        "label: plain": lambda: label_plain(plain, test, test.tags, 32),
+        "train: careful": lambda: train_plain(careful, similar(), settings, fused=True),
+        "train: plain, our batches": lambda: train_plain(plain, similar(), settings),
+        "train: plain": lambda: train_plain(plain, shuffled(train, size, seed), settings),
+        "label: ours": lambda: ours.find(model, test),
+        "label: careful": lambda: label_plain(careful, predict_batches(test), test.tags),
+        "label: plain": lambda: label_plain(
+            plain, (batch_of(test, rows[n : n + 32]) for n in range(0, len(rows), 32)), test.tags
+        ),
     }
-    for call in sides.values():
-        call()
-    times = {name: [] for name in sides}
-    for _ in range(options.repeats):
-        for name, call in sides.items():
-            times[name].append(seconds(call))
+    times = in_turn(sides, options.repeats)
     tokens = {"train": len(train.forms_N), "label": len(test.forms_N)}
     measured = {}
     print(
-        f"{source}: {len(train)} sentences to learn, {len(test)} to label; {options.threads} thread"
+        f"{source}: {len(train)} sentences to learn, {len(test)} to label; {ours.sizes.words}"
+        f" words; {options.threads} thread"
     )
     for name, taken in times.items():
         kind = name.split(":")[0]
-        ratio = statistics.median(b / a for a, b in zip(times[f"{kind}: ours"], taken, strict=True))
+        times_as_fast = ratio(taken, times[f"{kind}: ours"])
         speed = tokens[kind] / statistics.median(taken)
-        measured[name] = {"tokens_per_second": speed, "ours_is_faster_by": ratio}
-        print(f"{name:28} {speed:9.0f} tokens/s   ours is {ratio:4.2f} x as fast")
+        measured[name] = {"tokens_per_second": speed, "ours_is_faster_by": times_as_fast}
+        print(f"{name:28} {speed:9.0f} tokens/s   ours is {times_as_fast:4.2f} x as fast")
     if options.json:
         about = {"torch": torch.__version__, "source": source, **vars(options), "json": None}
         options.json.write_text(json.dumps({"about": about, "measured": measured}, indent=1) + "\n")
