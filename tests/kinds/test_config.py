@@ -40,7 +40,7 @@ def test_a_round_may_be_a_batch_or_two(kind: str, tmp_path: Path) -> None:
 def test_the_kinds_that_leave_outside_open_are_those_that_the_page_names(
     kind: str, tmp_path: Path
 ) -> None:
-    (sentence,) = re.findall(r"plain fedavg as well, for the kinds (.*?), and\s", PAGE.read_text())
+    (sentence,) = re.findall(r"plain fedavg too, for (.*?)\.\s", PAGE.read_text())
     name = next(one for one in (f"pseudo-complete-{kind}", f"fedavg-{kind}") if one in METHODS)
     found = []
     for outside in (0, 1):
