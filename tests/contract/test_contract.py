@@ -15,7 +15,8 @@ from confide.errors import CheckpointError, DataError, QuorumError, RunError, Si
 from confide.federation.federation import Delivery, Federation
 from confide.federation.messages import class_of, decode, encode, forms_of, peek
 from confide.federation.steps import Step
-from confide.methods import METHODS
+from confide.kinds import KINDS, RELEASED
+from confide.methods import METHODS, OURS
 from confide.runs.run import run
 from confide.settings import REFERENCES
 from confide.tasks import TASKS
@@ -67,6 +68,10 @@ def step_of(method: str, name: str) -> Step:
 def test_every_pair_has_an_entry() -> None:
     assert ENTRIES.keys() == OPEN.keys()
     assert all(pair.name == name for name, pair in METHODS.items())
+    assert all(method.name == name for name, method in OURS.items())
+    assert all(kind.name == name for name, kind in KINDS.items())
+    assert {kind.release.file: name for name, kind in KINDS.items()} == RELEASED
+    assert "fedavg-nobody" not in METHODS and "fedner-bags" not in METHODS
     assert all(f"{pair.method}-{pair.kind.name}" == name for name, pair in METHODS.items())
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,29 @@ def test_raw_text_comes_back_annotated(model: Path, note: Path) -> None:
     assert document.text == TEXT
     assert ("aspirin", "Drug") in found([document])
     assert all(0 < (entity.confidence or 0) <= 1 for entity in document.entities)
+
+
+def test_predicting_imports_its_own_method_and_kind_alone(model: Path, note: Path) -> None:
+    program = (
+        "import sys\n"
+        "from confide.cli import main\n"
+        f"sys.argv = ['confide', 'predict', {str(model)!r}, {str(note)!r}]\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code\n"
+        "print(*sorted(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.splitlines()[-1].split()
+    own = [name for name in names if name.startswith("confide.")]
+    assert len(own) <= 110, "predict waits for each of these"
+    assert [name for name in own if name.startswith("confide.methods.")] == [
+        "confide.methods.fedavg", "confide.methods.method", "confide.methods.noise",
+    ]  # fmt: skip
+    others = ("bags", "lightner", "linear", "relations.site", "spans")
+    idle = {*(f"confide.kinds.{one}" for one in others), "confide.federation.secure.server"}
+    idle |= {"confide.runs.sites", "confide.corpora", "cryptography", "torch.onnx", "transformers"}
+    assert not idle & {*names}
 
 
 def test_standard_input_is_a_document(

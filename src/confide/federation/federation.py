@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,10 +29,11 @@ from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, sizes, values_of
 from confide.federation.quantising import restore_reply
-from confide.federation.secure.server import Exchange, Summing
-from confide.federation.secure.steps import is_summed
 from confide.federation.steps import Delivery, Engine, Step, check_learnt
 from confide.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from confide.federation.secure.server import Summing
 
 # --- The fewest sites, and the error for too few
 
@@ -224,6 +225,9 @@ class Federation:
         self, step: Step, ask: object, names: list[str], *, round: int, labels: Sequence[str] = ()
     ) -> Total:
         """The sum of the replies as whole numbers; sites that are lost are asked nothing more."""
+        from confide.federation.secure.server import Exchange
+        from confide.federation.secure.steps import is_summed
+
         if (summing := self.summing) is None or not is_summed(step) or isinstance(ask, Mapping):
             raise FederationError(f"step {step.name} cannot be summed unseen")
         exchange = Exchange(round, self._replies, self._failed, pack=self.broadcast.packed)

@@ -19,12 +19,12 @@ import secrets
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing import TYPE_CHECKING, Self
 
 from confide.errors import MessageError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 # --- Digests of several parts, and statements that an identity key signs
 #
@@ -226,6 +226,9 @@ def is_signed_by(key: bytes, signature: str, said: bytes) -> bool:
 
 @lru_cache(maxsize=20_000)
 def _checked(key: bytes, signature: bytes, said: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, said)
     except InvalidSignature:

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from confide.errors import DataError, Note, RunError, SettingsError, printable
 from confide.files import Tree
-from confide.kinds import Extractor
 from confide.kinds.entities import among
 from confide.kinds.relations import batches
 from confide.runs.loading import Models, Runs, open_models, types_of
@@ -27,6 +27,9 @@ from confide.text.checking import retag
 from confide.text.document import NO_RELATION, Document, Problem
 from confide.text.formats import Options, read
 from confide.text.published.catalogue import locate
+
+if TYPE_CHECKING:
+    from confide.kinds import Extractor
 
 STANDARD_INPUT = "-"
 

@@ -35,6 +35,7 @@ from confide.text.document import Document, Problem
 from confide.training import batches
 from confide.training.batches import completed, only
 from confide.training.encoder import FrozenEncoder
+from confide.training.tagger import undrawn
 from confide.training.trainer import EntityTrainer, FoundSpan, Read, annotate_with, read_bare
 from confide.training.weights import load_weights, trained
 
@@ -346,7 +347,8 @@ def extractor_with(
     trainer: EntityTrainer, weights: Arrays, *, encoder: FrozenEncoder | None = None
 ) -> EntityExtractor:
     """The extractor of a model with these weights."""
-    model = trainer.initial(0)
+    with undrawn():
+        model = trainer.initial(0)
     load_weights(model, weights)
     return EntityExtractor(trainer, model, encoder)
 

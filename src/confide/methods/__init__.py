@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -16,45 +16,33 @@ from confide.federation.quantising import can_quantise
 from confide.federation.steps import Step, WireRow, wire_table
 from confide.kinds import KINDS
 from confide.kinds.steps import COUNT_EXAMPLES, SCORING
-from confide.methods.chain import Chain
-from confide.methods.ditto import Ditto
-from confide.methods.dp_feded import DpFedED
-from confide.methods.dp_fedner import DpFedNER
-from confide.methods.dp_fedsgd import DpFedSGD
-from confide.methods.fedatt import FedAtt
-from confide.methods.fedavg import FedAvg
-from confide.methods.fedbn import FedBN
-from confide.methods.feddf import FedDF
-from confide.methods.feddyn import FedDyn
-from confide.methods.feded import FedED
-from confide.methods.fedner import FedNER
-from confide.methods.fedprox import FedProx
-from confide.methods.lazy_mil import LazyMil
 from confide.methods.method import Method, Pair, closed
-from confide.methods.pseudo_complete import PseudoComplete
-from confide.methods.scaffold import Scaffold
+from confide.ondemand import OnDemand
 from confide.settings import REFERENCES, nearest
 from confide.settings import Settings as RunSettings
 
-OURS: tuple[type[Method], ...] = (
-    FedAvg,
-    FedAtt,
-    Chain,
-    DpFedSGD,
-    DpFedED,
-    DpFedNER,
-    FedNER,
-    FedED,
-    FedDF,
-    LazyMil,
-    PseudoComplete,
-    FedProx,
-    FedBN,
-    Scaffold,
-    Ditto,
-    FedDyn,
+OURS: OnDemand[type[Method]] = OnDemand(
+    {
+        "fedavg": "confide.methods.fedavg:FedAvg",
+        "fedatt": "confide.methods.fedatt:FedAtt",
+        "chain": "confide.methods.chain:Chain",
+        "dp-fedsgd": "confide.methods.dp_fedsgd:DpFedSGD",
+        "dp-feded": "confide.methods.dp_feded:DpFedED",
+        "dp-fedner": "confide.methods.dp_fedner:DpFedNER",
+        "fedner": "confide.methods.fedner:FedNER",
+        "feded": "confide.methods.feded:FedED",
+        "feddf": "confide.methods.feddf:FedDF",
+        "lazy-mil": "confide.methods.lazy_mil:LazyMil",
+        "pseudo-complete": "confide.methods.pseudo_complete:PseudoComplete",
+        "fedprox": "confide.methods.fedprox:FedProx",
+        "fedbn": "confide.methods.fedbn:FedBN",
+        "scaffold": "confide.methods.scaffold:Scaffold",
+        "ditto": "confide.methods.ditto:Ditto",
+        "feddyn": "confide.methods.feddyn:FedDyn",
+    },
+    lambda method: method,
 )
-"""The methods of this package."""
+"""The methods of this package by name; each is imported when it is asked for."""
 PLUGINS = "confide.methods"
 """The group of entry points under which other packages provide methods."""
 
@@ -65,7 +53,7 @@ def plugged() -> list[type[Method]]:
     Raises SettingsError if two methods share a name, or if one names no kind or an unknown one.
     """
     found: list[type[Method]] = []
-    taken = {method.name for method in OURS} | set(REFERENCES)
+    taken = {*OURS, *REFERENCES}
     for entry in entry_points(group=PLUGINS):
         method: type[Method] = entry.load()
         if method.name in taken:
@@ -87,11 +75,34 @@ def plugged() -> list[type[Method]]:
     return found
 
 
-METHODS: dict[str, Pair] = {
-    pair.name: pair
-    for method in (*OURS, *plugged())
-    for pair in (Pair(method, KINDS[kind]) for kind in method.kinds)
-}
+class _Pairs(Mapping[str, Pair]):
+    """Every method with every kind that it trains; to ask for one imports these two alone."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Pair] = {}
+
+    @cached_property
+    def _plugged(self) -> dict[str, type[Method]]:
+        return {method.name: method for method in plugged()}
+
+    def __getitem__(self, name: str) -> Pair:
+        if name not in self._made:
+            method, _, kind = name.rpartition("-")
+            of = OURS[method] if method in OURS else self._plugged[method]
+            if kind not in of.kinds:
+                raise KeyError(name)
+            self._made[name] = Pair(of, KINDS[kind])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        for method in (*OURS.values(), *self._plugged.values()):
+            yield from (f"{method.name}-{kind}" for kind in method.kinds)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+METHODS: Mapping[str, Pair] = _Pairs()
 """The pairs by the names that `Settings.trained_by` gives: METHOD-KIND."""
 
 

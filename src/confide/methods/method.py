@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from confide.federation.federation import Federation
 from confide.federation.guards import Within
 from confide.federation.messages import Arrays, class_of
 from confide.federation.steps import Step
-from confide.kinds import KINDS, Extractor, protocol
+from confide.kinds import KINDS, protocol
 from confide.kinds.protocol import ModelSpec, State
 from confide.kinds.steps import Start, first_weights, scores_from, settle, steps_of
 from confide.methods.noise import RunNoise, faults_of
@@ -25,6 +25,9 @@ from confide.settings import Table, own_settings
 from confide.tasks import Counts, TaskName
 from confide.text.document import Document
 from confide.training.optimisers import Server, ServerStep
+
+if TYPE_CHECKING:
+    from confide.kinds import Extractor
 
 Trait = Literal["personal", "apart", "public"]
 Carried = State[ModelSpec]

@@ -29,13 +29,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from confide.errors import SettingsError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 WIDEST = 2**16
 """The largest standard deviation of noise that one site draws."""
@@ -68,7 +70,7 @@ class Skellam:
 
     def draw(self, key: bytes, count: int) -> NDArray[np.int64]:
         """Draw `count` numbers (int64). A key of 32 bytes gives one sequence, and is used once."""
-        stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+        stream = _stream(key)
         found = np.empty(count, np.int64)
         for start in range(0, count, _DRAWN_AT_ONCE):
             size = min(_DRAWN_AT_ONCE, count - start)
@@ -362,12 +364,19 @@ def noise_key(
     return keyed(run_key, "noise", context, text, found.digest())
 
 
+def _stream(key: bytes) -> CipherContext:
+    """What turns zeros into the pseudo-random bytes of a key (AES-256 in counter mode)."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+
+
 def draw_units(key: bytes, count: int, *, rate: float) -> NDArray[np.bool_]:
     """drawn_U: whether each unit takes part, each by itself with this probability.
 
     The probability is rounded down to a multiple of 2^-63, so it is never more.
     """
-    stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+    stream = _stream(key)
     bits = np.frombuffer(stream.update(bytes(8 * count)), "<u8") >> np.uint64(1)
     below: NDArray[np.bool_] = bits < np.uint64(min(2**63, int(rate * 2**63)))
     return below

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydantic import TypeAdapter
 
@@ -20,16 +20,11 @@ from confide.federation.keys import read_key
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.files import MOST_JSON, decode_json, file_text, write_of_run
-from confide.kinds import KINDS, Extractor
-from confide.kinds.bags.site import BagExtractor
-from confide.kinds.entities import EntityExtractor
+from confide.kinds import KINDS, RELEASED
 from confide.kinds.protocol import Holders, Kind, ModelSpec, read_release, write_release
-from confide.kinds.relations.site import RelationExtractor, among_relations
 from confide.methods import method_of
 from confide.methods.method import Pair
-from confide.runs.card import Copied, write_card
 from confide.runs.folder import HeldFolder, RunFolder, kept_at_home
-from confide.runs.sites import Gathered, gather
 from confide.runs.status import so_far
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.settings import Settings, SiteTable, SplitTable, common_splitting
@@ -37,6 +32,13 @@ from confide.tasks import TASKS, TaskName
 from confide.text.document import PAIR, Document
 from confide.text.segment import Splitting, WordsCut, into_sentences
 from confide.training.batches import only
+
+if TYPE_CHECKING:
+    from confide.kinds import Extractor
+    from confide.kinds.bags.site import BagExtractor
+    from confide.kinds.entities import EntityExtractor
+    from confide.kinds.relations.site import RelationExtractor
+    from confide.runs.sites import Gathered
 
 # --- A release
 #
@@ -54,8 +56,6 @@ CALIBRATION = "calibration.json"
 READING = "reading.json"
 """A release's rules for sentences and tokens, where they are not the plain ones."""
 
-_SPLITTING = TypeAdapter(Splitting)
-
 
 def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
     """Write the model of a run to the folder `out`, so that it can be used without the run.
@@ -70,14 +70,16 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
 
     Raises RunError, KeyFileError, DataError.
     """
+    from confide.runs.card import Copied, write_card
+    from confide.runs.sites import gather
+
     folder = RunFolder(run)
     settings = folder.settings()
-    for kind in KINDS.values():
-        if (out / kind.release.file).exists():
-            where = str(out / kind.release.file)
+    for file in RELEASED:
+        if (out / file).exists():
             raise RunError(
                 "there is already a release in this folder",
-                where=where,
+                where=str(out / file),
                 fix="choose another folder with --out",
             )
     method = method_of(settings)
@@ -123,8 +125,8 @@ def _apart(settings: Settings) -> int:
 
 def _kind_of(folder: Path) -> Kind | None:
     """The kind of a release."""
-    kinds = KINDS.values()
-    return next((kind for kind in kinds if (Path(folder) / kind.release.file).is_file()), None)
+    held = (kind for file, kind in RELEASED.items() if (Path(folder) / file).is_file())
+    return next((KINDS[kind] for kind in held), None)
 
 
 def release_task(folder: Path) -> TaskName | None:
@@ -167,7 +169,7 @@ def released_splitting(folder: Path) -> Splitting:
     if not file.is_file():
         return Splitting()
     try:
-        return _SPLITTING.validate_json(file_text(file, MOST_JSON))
+        return TypeAdapter(Splitting).validate_json(file_text(file, MOST_JSON))
     except (OSError, ValueError, SettingsError):
         raise RunError(
             "how this release cuts text into sentences cannot be read",
@@ -253,6 +255,8 @@ class Models:
         if self.entities is not None and (types := wanted & {*self.entities.labels}):
             gold = only(gold, types)
         if self.relations is not None and (names := wanted & {*self.relations.labels}):
+            from confide.kinds.relations.site import among_relations
+
             gold = among_relations(gold, [], names)
         return list(gold)
 
@@ -424,7 +428,7 @@ def _words_cut(folder: HeldFolder) -> WordsCut:
 
 def _calibrated(calibrator: Calibrator, model: Extractor) -> Extractor:
     """The model with its confidences calibrated."""
-    return cast(Extractor, replace(cast(Any, model), calibrator=calibrator))
+    return cast("Extractor", replace(cast(Any, model), calibrator=calibrator))
 
 
 def _annotated(
@@ -464,6 +468,8 @@ class LocalRun:
     @classmethod
     def of(cls, folder: RunFolder, key: Path | None) -> Self:
         """Open a run; `key` is the sites' shared key file. Raises RunError and as `gather` does."""
+        from confide.runs.sites import gather
+
         settings = folder.settings()
         gathered = gather(settings, folder.sites, key_file=key or folder.key_file(settings))
         return cls(folder, settings, method_of(settings), gathered)

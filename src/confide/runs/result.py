@@ -58,7 +58,9 @@ Whole = Annotated[int, pydantic.Field(ge=0, lt=1 << 63)]
 class ResultTable(pydantic.BaseModel):
     """A table of a result: frozen, and its keys keep their order."""
 
-    model_config = pydantic.ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(
+        extra="allow", frozen=True, strict=True, allow_inf_nan=False, defer_build=True
+    )
     _keys: tuple[str, ...] = pydantic.PrivateAttr(())
 
     @pydantic.model_validator(mode="wrap")

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confide import methods
 from confide.errors import KeyFileError, RunError, SettingsError
@@ -35,7 +35,6 @@ from confide.federation.secure.steps import Sums
 from confide.federation.site import Site
 from confide.federation.steps import Engine
 from confide.files import Tree, for_the_owner, write_of_run
-from confide.kinds import Extractor
 from confide.kinds.protocol import Report
 from confide.kinds.steps import Start
 from confide.methods.method import Method, Pair
@@ -53,6 +52,9 @@ from confide.settings import SIMULATED, Settings, anchored, load_settings
 from confide.tasks import TASKS, Counts
 from confide.training.devices import Place, computing_at, place_of
 from confide.version import __version__
+
+if TYPE_CHECKING:
+    from confide.kinds import Extractor
 
 # --- From a federation to a result
 #

@@ -84,7 +84,11 @@ class Table(BaseModel):
     """A table of settings: frozen, strict about its keys, and finite unless a field says so."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, ser_json_inf_nan="constants", allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        ser_json_inf_nan="constants",
+        allow_inf_nan=False,
+        defer_build=True,
     )
 
 

@@ -14,6 +14,8 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -105,8 +107,26 @@ class BiLSTM(nn.Module):
         return values_BLD
 
 
+_DRAWN: ContextVar[bool] = ContextVar("drawn", default=True)
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Draw no weights of LSTMs made within, as all will be set: it takes longer than to open a run.
+
+    Orthogonal ones are a matrix decomposition each.
+    """
+    before = _DRAWN.set(False)
+    try:
+        yield
+    finally:
+        _DRAWN.reset(before)
+
+
 def _start_lstm(name: str, parameter: nn.Parameter) -> None:
     """Glorot for input weights, orthogonal for recurrent ones, forget gates open (bias 1)."""
+    if not _DRAWN.get():
+        return
     with torch.no_grad():
         gates = parameter.chunk(4)
         if "weight_ih" in name:
