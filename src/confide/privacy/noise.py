@@ -365,7 +365,7 @@ def noise_key(
 
 
 def _stream(key: bytes) -> CipherContext:
-    """The stream cipher of a key, AES-256 in counter mode: of zeros it makes pseudo-random bytes."""
+    """AES-256 in counter mode: it makes zeros the pseudo-random bytes of a key."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
