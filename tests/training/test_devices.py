@@ -18,6 +18,7 @@ from confide.training import devices
 from confide.training.devices import (
     PROCESSOR,
     Place,
+    compute_at,
     computing_at,
     enough_memory,
     here,
@@ -61,6 +62,15 @@ def test_a_process_computes_in_one_place(monkeypatch: pytest.MonkeyPatch) -> Non
     with computing_at(Place(micro_batch_size=5), threads=1):
         assert here().micro_batch_size == 5 and torch.get_num_threads() == 1
     assert here() == PROCESSOR and torch.get_num_threads() == threads
+
+
+def test_a_process_holds_nothing_of_another_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(devices, "_here", [])
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    compute_at(PROCESSOR)
+    compute_at(Place(torch.device("cuda:1")))
+    assert chosen == [here().device] == [torch.device("cuda:1")]
 
 
 @each("kind", KINDS)

@@ -146,7 +146,7 @@ def here() -> Place:
     Raises SettingsError if this machine has no such device.
     """
     if not _here:
-        _here.append(place_of(os.environ.get(VARIABLE, "cpu")))
+        compute_at(place_of(os.environ.get(VARIABLE, "cpu")))
     return _here[0]
 
 
