@@ -157,6 +157,26 @@ def test_the_next_batch_is_asked_for_before_the_last_is_decoded(
     assert happened == ["read", *["read", "decoded"] * (fewer - 1), "decoded"]
 
 
+def test_weights_of_an_lstm_are_laid_end_to_end_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid: list[torch.nn.Module] = []
+
+    def layers() -> int:
+        own = a_tagger(folder).model
+        every = sum(isinstance(one, torch.nn.LSTM) for one in own.modules())
+        weights = {name: np.zeros(one.shape, np.float32) for name, one in own.named_parameters()}
+        laid.clear()
+        load_weights(own, weights)
+        return every
+
+    monkeypatch.setattr(torch.nn.LSTM, "flatten_parameters", lambda one: laid.append(one))
+    layers()
+    assert not laid
+    with on_meta(monkeypatch):
+        assert layers() == len({*laid}) == len(laid) > 0
+
+
 def test_what_several_sites_are_lent_travels_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from confide.errors import DataError
 from confide.seeds import seeded
 from confide.training.batches import TagRules
-from confide.training.devices import at_home, on, placed
+from confide.training.devices import at_home, on, placed, where_is
 from confide.training.tagger import CrfTagger, LinearSizes, LinearTagger, Tagger, TaggerSizes
 from confide.training.vocabulary import VectorFile
 
@@ -101,17 +101,19 @@ def load_weights(
                 expected=str(tuple(parameters[name].shape)),
                 got=str(value.shape),
             )
-    there = _THERE.setdefault(model, {})
+    there, apart = _THERE.setdefault(model, {}), where_is(model).device.type != "cpu"
     for name, value in values.items():
         parameter = parameters[name]  # replaced, never overwritten: the array may be lent
         if lent and there.get(name) is value:
             continue
         there.pop(name, None)
-        apart = parameter.device.type != "cpu"
         fresh = _lent(value) if lent or apart else np.array(value, order="C")
         parameter.data = torch.from_numpy(fresh).to(parameter.device, parameter.dtype)
         if lent and apart and not value.flags.writeable:
             there[name] = value
+    for module in model.modules() if apart else ():
+        if isinstance(module, nn.RNNBase):  # or a GPU would lay its weights end to end in each step
+            module.flatten_parameters()
 
 
 _THERE: WeakKeyDictionary[nn.Module, dict[str, NDArray[np.float32]]] = WeakKeyDictionary()
