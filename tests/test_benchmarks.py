@@ -44,6 +44,7 @@ SIZES = {
     "house/size/run.py": "--still",
     "papers/home/simulated.py": "--sites 5",
     "security/fuzz/run.py": "messages --count 20",
+    "security/secure/degrees.py": "",
     "speed/bags/rounds.py": "--out OUT --sentences 600 --words 2000 --sites 4 --fraction 0.5",
     "speed/bags/speed.py": "--sentences 200 --repeats 1 --words 20000",
     "speed/context/run.py": "--sentences 20 --repeats 1",
