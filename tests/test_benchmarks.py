@@ -49,8 +49,8 @@ SIZES = {
     "speed/bags/speed.py": "--sentences 200 --repeats 1 --words 20000",
     "speed/context/run.py": "--sentences 20 --repeats 1",
     "speed/crf/run.py": "--repeats 2",
+    "speed/federation/growth.py": "--only sites --sizes 2 4",
     "speed/federation/iteration.py": "--synthetic --share 0.05 --rounds 3 --blocks 1",
-    "speed/federation/memory.py": "--synthetic --share 0.02 --sites 1 --rounds 1",
     "speed/federation/overhead.py": "--synthetic --share 0.02 --sites 2 --rounds 1 --repeat 1",
     "speed/federation/workers.py": "--synthetic --share 0.02 --sites 2 --rounds 1 --repeat 1",
     "speed/gpu/speed.py": "--device cpu --precision float32 --sizes tiny --sides ours plain"
