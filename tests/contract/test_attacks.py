@@ -22,7 +22,7 @@ from confide.federation.federation import Delivery
 from confide.federation.messages import decode, encode, forms_of, peek
 from confide.federation.quantising import restore_reply
 from confide.federation.steps import LARGEST, Step, odd_part
-from confide.methods import METHODS
+from confide.methods import METHODS, check_enough
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.entries import APART, CARRIED, METHOD, OPEN, OPTIONAL, pairs
@@ -242,6 +242,7 @@ def test_rounds_too_small_for_a_median_are_said_at_the_start(
     assert f"2 of {sites}" in str(caught.value)
     assert '"clipped"' in str(caught.value)
     assert not (tmp_path / "run" / "checkpoints").exists()
+    check_enough(tiny(tmp_path, chosen[0], sites=3), 3)
 
 
 @each("reference", ["pooled", "alone"])

@@ -91,7 +91,7 @@ def test_rare_words_stay_at_the_site() -> None:
 
 @each(("words", "characters"), [(0, 3), (25, 3), (3, 25), (3, -1)])
 def test_absurd_sizes_are_refused(words: int, characters: int) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(Refusal, match="could not read the ask"):
         buckets_counted(Site("s", []), CountBuckets("none", words, characters), [])
 
 

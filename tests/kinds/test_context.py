@@ -41,31 +41,38 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_with_features_learns_predicts_and_is_released(
     tmp_path: Path, encoder: Path, method: str
 ) -> None:
+    def cached() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
+
     overrides = (f"method={method}", f"base={method}", f'model.context="{encoder}"')
     rounds = ("rounds=60", "select.every=20") if method == "fedner-tagger" else ("rounds=12",)
     settings = tiny(tmp_path, *overrides, *rounds, "training.learning_rate=0.03")
     done = run(settings, out=tmp_path / "run")
     assert done.result.scores.overall["strict"]["f1"] > 0.5
-    held = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
+    held = cached()
     assert sum(path.is_file() for path in held) >= 9  # three sites, three parts
     again = run(settings, out=tmp_path / "again")
     same_run(done.folder, again.folder)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == held
+    assert cached() == held
     note = tmp_path / "note.txt"
     note.write_text("the patient took warda aspirin today .")
     (found,) = predict(done.folder, [note], site="site-1")
+    assert cached() == held, "what is read once is not kept"
     release(done.folder, out=tmp_path / "clear", site="site-1")
     (copied,) = predict(tmp_path / "clear", [note])
     assert [e.fragments for e in found.entities] == [e.fragments for e in copied.entities]
 
 
-def test_a_site_may_have_the_encoder_somewhere_else(tmp_path: Path, encoder: Path) -> None:
+def test_a_site_may_have_the_encoder_somewhere_else(
+    tmp_path: Path, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tables = write_sites(tmp_path / "data", 2)
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     for file in encoder.iterdir():
         (moved / file.name).write_bytes(file.read_bytes())
-    tables[1]["context"] = str(moved)
+    monkeypatch.setenv("CONFIDE_DATA", str(tmp_path))
+    tables[1]["context"] = "$CONFIDE_DATA/elsewhere"
     run(tiny(tmp_path, f'model.context="{encoder}"', site=tables), out=tmp_path / "run")
 
 

@@ -13,6 +13,7 @@ from confide.errors import GuardError
 from confide.federation.guards import check_reply
 from confide.federation.messages import decode, encode
 from confide.kinds.protocol import SCORE
+from confide.kinds.relations.site import RelationSiteModel
 from confide.kinds.steps import (
     SCORING,
     BagsScored,
@@ -20,10 +21,11 @@ from confide.kinds.steps import (
     bag_counts_of,
     bags_scored,
     counts_of,
+    relations_scored,
     score_documents,
 )
 from confide.scoring import count_entities, sum_counts
-from confide.scoring.relations import BINS, BagCounts, count_ranked
+from confide.scoring.relations import BINS, BagCounts, RelationCounts, count_ranked, count_relations
 from confide.text.document import Document, Entity
 
 
@@ -115,6 +117,14 @@ def test_counts_by_confidence_that_cannot_be_are_refused(rows: list[list[int]], 
         checked("ner", replace(reply, sure_N4=np.array(rows, np.int32)))
     with pytest.raises(GuardError, match="malformed"):
         checked("ner", replace(reply, sure_N4=np.array([[1, 40, 1, 1]], np.int64)))
+
+
+def test_a_model_is_worth_nothing_known_where_nothing_was_scored() -> None:
+    site_model = RelationSiteModel.__new__(RelationSiteModel)
+    gold, found = ["causes", "eases", "no-relation"], ["causes", "causes", "no-relation"]
+    counts = relations_scored(count_relations(gold, found))
+    assert site_model.worth(counts, "micro") == 0.5
+    assert site_model.worth(relations_scored(RelationCounts()), "micro") is None
 
 
 # --- bags -------------------------------------------------------------------------------------

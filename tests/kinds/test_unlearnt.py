@@ -13,7 +13,10 @@ from confide.jobs.audit import _attack, _opened
 from confide.kinds import KINDS
 from confide.runs.run import run
 from confide.text.segment import segmented
+from confide.training.batches import only
 from contract.corpus import tiny
+from kinds.configs import config
+from methods.relation_runs import started
 
 QUIET = {
     "tagger": ("model.dropout=0",),
@@ -65,3 +68,17 @@ def test_it_is_what_training_minimises(kind: str, tmp_path: Path) -> None:
     fitted = site_model.fit(weights, config, seed=1)
     loose = 0.1 if kind in ("encoder", "spans", "relations") else 1e-4  # dropout of its files
     assert (found.losses_U * sizes).mean() == pytest.approx(fitted.loss, rel=loose)
+
+
+def test_types_that_a_site_does_not_annotate_make_no_loss(tmp_path: Path) -> None:
+    method, federation, engine = started(tmp_path, tiny(tmp_path, "method=pseudo-complete-tagger"))
+    state, site = method.start(federation), engine.site("site-3")
+    assert set(state.form.types) == {"Drug", "Effect"} and site.annotates == ("Drug",)
+    documents = engine.site("site-1").train
+    drugs = only(documents, {"Drug"})
+    assert drugs != documents
+    whole, own = (
+        state.form.at(site).losses(state.weights, config(), text).losses_U
+        for text in (documents, drugs)
+    )
+    assert np.array_equal(whole, own)

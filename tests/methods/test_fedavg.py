@@ -23,6 +23,7 @@ from confide.kinds.protocol import State
 from confide.kinds.tagger.site import TaggerSpec
 from confide.methods import METHODS, wire
 from confide.methods.fedavg import TRAIN, FedAvgSettings, Train, Update
+from confide.methods.pseudo_complete import COMPLETE
 from confide.runs.run import run
 from confide.runs.sites import gather
 from confide.settings import Settings
@@ -30,6 +31,7 @@ from confide.training.vocabulary import UNK, KeyedVocabulary, normalise
 from contract.corpus import KEY, tiny, write_sites
 from contract.runs import states
 from kinds.configs import config
+from methods import relation_runs
 
 FedAvg = METHODS["fedavg-tagger"]
 
@@ -128,11 +130,16 @@ def test_a_row_may_be_the_mean_over_the_sites_that_have_its_word(
 def test_pseudo_complete_averages_the_rows_of_words_over_the_sites_that_have_them(
     tmp_path: Path,
 ) -> None:
-    settings = tiny(tmp_path, "method=pseudo-complete", "options.rows=seen", site=unequal(tmp_path))
-    method, federation, engine = started(tmp_path, settings)
+    pair = "method=pseudo-complete-tagger"
+    settings = tiny(tmp_path, pair, "options.rows=seen", site=unequal(tmp_path))
+    method, federation, engine = relation_runs.started(tmp_path, settings)
     state = method.start(federation)
-    after, _ = method.round(state, federation, 1)
-    sent = [engine.replies[site] for site in ("site-1", "site-2")]
+    after, facts = method.round(state, federation, 1)
+    sent = [
+        restore_reply(COMPLETE, engine.asks["complete", site], engine.replies["complete", site])
+        for site in ("site-1", "site-2")
+    ]
+    assert facts["loss"] == pytest.approx(sum(one.loss for one in sent) / 2)
     seen = [one.seen["word.weight"] > 0 for one in sent]
     for one, own, other in ((0, *seen), (1, *seen[::-1])):
         alone = own & ~other

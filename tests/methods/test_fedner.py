@@ -240,13 +240,15 @@ def test_a_site_that_would_draw_another_batch_is_refused() -> None:
         check_reply(TAKE_SHARE, ask, ShareTaken(5))
 
 
-def test_sites_keep_the_share_that_their_text_is_of_all(tmp_path: Path) -> None:
-    first = write_sites(tmp_path / "data", 1, train=20)
-    second = write_sites(tmp_path / "small", 2, train=5)[1:]
-    method, federation, engine = started(tmp_path, fedner(tmp_path, site=[*first, *second]))
-    method.start(federation)
-    kept = [engine.memory(site) for site in ("site-1", "site-2")]
-    assert [(one.batch_size, one.share) for one in kept] == [(5, 0.8), (1, 0.2)]
+@each("sums", ["plain", "masked"])
+def test_sites_keep_the_share_that_their_text_is_of_all(sums: str, tmp_path: Path) -> None:
+    """Masks hide how much text a site has, so each works out its own."""
+    sites = write_sites(tmp_path / "data", 1, train=20)
+    sites += write_sites(tmp_path / "small", 3, train=5)[1:]
+    settings = fedner(tmp_path, "rounds=1", f"federation.sums={sums}", site=sites)
+    folder = run(settings, out=tmp_path / "run").folder / "sites"
+    kept = [memory_of(folder / table["name"], FedNER.Memory) for table in sites]
+    assert [(one.batch_size, one.share) for one in kept] == [(4, 2 / 3), (1, 1 / 6), (1, 1 / 6)]
 
 
 def test_a_site_that_was_away_for_ten_rounds_comes_back_with_its_own_parts(
@@ -336,6 +338,14 @@ def test_a_site_keeps_the_tagger_that_was_best_on_its_own_text(tmp_path: Path) -
         assert counts["site-1"].sentences == 6
     assert [score for _, score in kept] == sorted(score for _, score in kept)
     assert all(round <= number for number, (round, _) in enumerate(kept, 1))
+
+
+def test_or_the_tagger_of_the_last_round(tmp_path: Path) -> None:
+    method, federation, engine = started(tmp_path, fedner(tmp_path, "select.by=last"))
+    state = method.start(federation)
+    for number in (1, 2, 3):
+        method.score(state, federation, part="dev", round=number)
+        assert engine.memory("site-1").best_round == number
 
 
 def test_alone_and_pooled_are_federations_of_one(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from confide.federation.engines import Hosting
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
 from confide.jobs.predict import evaluate, predict
+from confide.kinds.protocol import SiteModel
 from confide.methods import METHODS, method_of, pseudo_complete
 from confide.methods.pseudo_complete import Complete, PseudoCompleteSettings, Weighed, moved_weights
 from confide.runs.loading import open_models, release
@@ -267,9 +268,20 @@ def _weights(folder: Path, kind: type) -> dict[str, Any]:
 # --- at the site ----------------------------------------------------------------------------------
 
 
-def test_instance_weights_are_readable_at_the_site_and_travel_nowhere(tmp_path: Path) -> None:
+def test_instance_weights_are_readable_at_the_site_and_travel_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked: list[Any] = []
+    real = SiteModel.row_gradients
+
+    def row_gradients(site_model: SiteModel, *given: Any) -> Any:
+        worked.append(site_model)
+        return real(site_model, *given)
+
+    monkeypatch.setattr(SiteModel, "row_gradients", row_gradients)
     settings = tiny(tmp_path, "method=pseudo-complete-tagger", "options.warmup_rounds=0")
     folder = run(settings, out=tmp_path / "run").folder
+    assert len(worked) == 2 * 3  # once a round at each site, though two steps need them
     found = json.loads((folder / "sites" / "site-1" / "weights.json").read_text())
     weights = [one["weight"] for one in found["sentences"]]
     assert found["round"] == 2

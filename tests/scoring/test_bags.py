@@ -11,6 +11,7 @@ import pytest
 from cases import each
 from confide.errors import DataError
 from confide.scoring import Count
+from confide.scoring.calibration import Right, bin_of
 from confide.scoring.relations import (
     BINS,
     BagCounts,
@@ -94,6 +95,7 @@ def test_best_labels_are_counted_by_relation() -> None:
 def test_scores_at_the_ends_fall_into_the_last_bins() -> None:
     counts = count_ranked(np.array([[0.0, 1.0], [1.0, 0.0]]), LABELS[:2], [frozenset("a")] * 2)
     assert counts.candidates_B[[0, BINS - 1]].tolist() == [1, 1]
+    assert counts.sure == {("", bin_of(0.0)): Right(1, 1), ("", bin_of(1.0)): Right(1, 1)}
 
 
 def test_a_score_is_json() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from confide.errors import KeyFileError
 from confide.kinds.bags.model import sentence_probabilities
-from confide.kinds.bags.site import BagExtractor
+from confide.kinds.bags.site import BagExtractor, bag_report
 from confide.kinds.relations.batches import NO_RELATION
 from confide.text.document import Document, Relation
 from contract.bags import bag_documents, holds
@@ -126,6 +126,15 @@ def test_documents_without_pairs_come_back(extract: BagExtractor) -> None:
     assert extract.facts([empty]) == []
     found = extract([empty, BARE[0], empty])
     assert (found[0], found[2]) == (empty, empty)
+
+
+def test_a_report_shows_the_sentences_that_support_a_relation_most_first(
+    extract: BagExtractor,
+) -> None:
+    shown = bag_report(extract, GOLD).errors["right"]
+    scores = [[one["score"] or 0.0 for one in case["sentences"]] for case in shown]
+    assert scores == [sorted(own, reverse=True) for own in scores]
+    assert any(len(set(own)) > 1 for own in scores)
 
 
 def test_it_needs_the_key_of_the_sites(learned: tuple[Any, Any]) -> None:

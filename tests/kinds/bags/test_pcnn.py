@@ -100,6 +100,8 @@ def test_what_a_padded_one_gives(
     torch.testing.assert_close(model(batch()), slow(model))
     with torch.no_grad():
         torch.testing.assert_close(model(batch()), slow(model))
+        on_a_gpu = model._activated(model.plainly(batch()))
+        torch.testing.assert_close(on_a_gpu, slow(model))
 
 
 @each("block", [1, 8, 4096])
