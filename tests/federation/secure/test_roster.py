@@ -233,10 +233,10 @@ def test_every_part_of_a_roster_is_in_its_name() -> None:
     ids.add(roster_of(replace(MEET, colluding=2), run=RUN, binding=BINDING).id)
     ids.add(roster_of(chosen(MEET, [0, 1, 2, 3]), run=RUN, binding=BINDING).id)
     ids.add(roster_of(replaced(signed_by("site-05", KEYS[4]), 4), run=RUN, binding=BINDING).id)
-    again = meeting(MEMBERS, colluding=1, run="other")
+    members = [member(name, identity=key) for name, key in zip(named(5), KEYS, strict=True)]
+    again = meeting(members, colluding=1, run="other")
     ids.add(roster_of(again, run="other", binding=BINDING).id)
     assert len(ids) == 5
-    meeting(MEMBERS, colluding=1)
 
 
 def test_keys_are_those_of_a_process_and_a_run() -> None:
