@@ -20,7 +20,7 @@ from cases import each
 from confide.cli.verbs import app
 from confide.errors import KeyFileError, KitError
 from confide.federation.failures import Refusal
-from confide.flare.kit import Consortium
+from confide.flare.kit import Consortium, open_consortium
 from confide.flare.nvidia.consortium import ROOT_KEY, create_consortium
 from confide.flare.nvidia.consortium import renew_kit as renew_kit
 from confide.flare.peers import (
@@ -35,8 +35,14 @@ from confide.flare.peers import (
 )
 
 
+@pytest.fixture
+def trial(made: Consortium, tmp_path: Path) -> Consortium:
+    """A consortium of the test's own."""
+    return open_consortium(shutil.copytree(made.path, tmp_path / "trial"))
+
+
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
     folder = tmp_path_factory.mktemp("consortium")
     made = create_consortium(
         "trial", sites=["north", "south"], host="localhost", out=folder / "trial"
