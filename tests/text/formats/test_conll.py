@@ -215,6 +215,7 @@ def test_tags_that_only_look_like_types_are_not_misread(tmp_path, tags):
         ("a B-X\nNew York O\nc O\n", 2),
         ("a\tB-X\nb\tc\tO\nc\tO\n", 2),
         ("1 a _ B-X\n2 b _\n3 c _ O\n", 2),
+        ("\n# a\n# b\n", 2),  # every token is "#", and none has a tag
     ],
 )
 def test_a_line_of_other_columns_is_an_error_with_its_line(tmp_path, content, line):

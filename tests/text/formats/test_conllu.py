@@ -25,6 +25,17 @@ def test_ranges_are_one_token_and_empty_nodes_none(tmp_path):
     assert mentions(first) == [("LOC", "al Río Tajo")]
     assert mentions(second) == [("PER", "Ada")]
     assert kinds(reading.problems) == ["range-widened"]
+    assert (reading.problems[0].where, second.source) == (f"{path}:9", f"{path}:16")
+
+
+@each(("second", "found"), [("I-LOC", []), ("LOC", []), ("B-PER", ["range-tagged-twice"])])
+def test_a_range_has_one_type(tmp_path, second, found):
+    """Its words may all be tagged; what another type would add is named as lost."""
+    words = (("1-2", "del", "_"), ("1", "de", "NER=B-LOC"), ("2", "el", f"NER={second}"))
+    text = "\n".join("\t".join((n, word, *"_" * 7, misc)) for n, word, misc in words)
+    reading = read(put(tmp_path, "a.conllu", text + "\n"), "conllu")
+    assert mentions(reading.documents[0]) == [("LOC", "del")]
+    assert [(one.kind, one.lost) for one in reading.problems] == [(kind, True) for kind in found]
 
 
 def test_brackets_may_be_nested(tmp_path):

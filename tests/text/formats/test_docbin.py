@@ -78,6 +78,15 @@ def test_what_we_write_spacy_reads(tmp_path):
     assert {e.concepts for e in again.entities} == {("C1",), ()}
 
 
+def test_a_span_without_a_token_and_a_document_without_one(tmp_path):
+    doc = Doc(VOCAB, words=["a", "b"])
+    doc.spans["sc"] = [Span(doc, 1, 1, "X")]
+    (tmp_path / "a.spacy").write_bytes(DocBin(docs=[Doc(VOCAB), doc]).to_bytes())
+    reading = read(tmp_path / "a.spacy")
+    assert [(one.text, one.entities) for one in reading.documents] == [("", ()), ("a b ", ())]
+    assert [(one.kind, one.lost) for one in reading.problems] == [("empty-span", True)]
+
+
 def test_damaged_and_huge(tmp_path):
     raw = theirs(tmp_path / "a.spacy").read_bytes()
     for spoiled in (raw[:-20], raw[:40] + b"\0" * 40 + raw[80:], zlib.compress(b"\x81\xa1a\x01")):

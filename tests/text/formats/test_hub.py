@@ -95,6 +95,9 @@ def test_numbers_are_named_by_a_card_or_a_map_beside_the_file(tmp_path):
         beside = {"label2id__json": json.dumps(names)}
         path = laid(tmp_path / str(number), "a.json", row, **beside)
         assert mentions(read(path).documents[0]) == [("X", "b")]
+        put(tmp_path / str(number), "a.json", row.replace("1", "2"))
+        with pytest.raises(FormatError, match="expected from 0 to 1; got 2"):
+            read(path)
     with pytest.raises(DataError, match="the tags are numbers, and nothing names them"):
         read(put(tmp_path, "bare.json", json.dumps({"tokens": ["a"], "ner_tags": [3]})))
 
@@ -130,9 +133,13 @@ def test_a_list_that_numpy_cut_is_refused(tmp_path):
 
 def test_offsets_that_do_not_fit_are_not_believed(tmp_path):
     row = {"text": "ab  c", "tokens": ["ab", "c"], "ner_tags": ["B-X", "O"]}
-    for offsets, text in (([[0, 2], [4, 5]], "ab  c"), ([[0, 2], [3, 5]], "ab c"), ("x", "ab c")):
+    good, other = [[0, 2], [4, 5]], [[0, 2], [3, 5]]
+    for offsets in (good, other, good[:1], [*good, [5, 5]], "x", 5, None):
         path = put(tmp_path, "a.json", json.dumps({**row, "offsets": offsets}))
-        assert read(path).documents[0].text == text
+        (document,) = read(path).documents
+        assert document.text == ("ab  c" if offsets is good else "ab c")
+        (sentence,) = document.sentences
+        assert (sentence.start, sentence.end) == (0, len(document.text))
 
 
 def test_a_small_file_that_holds_a_huge_one(tmp_path):

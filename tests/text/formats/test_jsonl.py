@@ -69,7 +69,7 @@ def test_names_sources_attributes_and_relations(tmp_path):
         "text": TEXT,
         "entities": [{"id": 3, "label": "D", "start": 0, "end": 7}, [14, 18, "E"]],
         "relations": [{"id": 1, "from_id": 3, "to_id": "T2", "type": "treats"}],
-        "meta": {"ward": "b", "deep": {}},
+        "meta": {"ward": ["b", 2, 0.5], "deep": {}},
         "domain": "x",
         "tags": ["a"],
     }  # fmt: skip
@@ -77,7 +77,9 @@ def test_names_sources_attributes_and_relations(tmp_path):
     reading = read(path)
     first, second = reading.documents
     assert (first.id, first.source, second.id) == ("a:2", f"{path}:2", "a:3")
-    assert first.attributes == (("domain", "x"), ("ward", "b"))
+    assert first.attributes == (
+        ("domain", "x"), ("ward", "b"), ("ward", "2"), ("ward", "0.5"),
+    )  # fmt: skip
     assert first.relations == (Relation("1", "treats", "3", "T2"),)
     assert kinds(reading.problems) == ["key-ignored"]
 
@@ -115,7 +117,8 @@ def test_doccano_round_trip(tmp_path_factory, document):
     path = tmp_path_factory.mktemp("doccano") / "a.jsonl"
     ids = [entity.id for entity in document.entities]
     relations = (Relation("R1", "to", ids[0], ids[-1]),) if ids else ()
-    document = replace(document, relations=relations)
+    attributes = (("ward", "b"), ("year", "1"))
+    document = replace(document, relations=relations, attributes=attributes)
     assert kinds(write([document], path, "doccano")) == ["segmentation-unheld"]
     (again,) = read(path, "doccano").documents
     assert again.text == document.text
@@ -123,6 +126,7 @@ def test_doccano_round_trip(tmp_path_factory, document):
         (e.type, e.fragments) for e in document.entities
     ]
     assert [r.type for r in again.relations] == [r.type for r in relations]
+    assert again.attributes == attributes
 
 
 def test_what_doccano_cannot_hold_is_named(tmp_path):

@@ -75,6 +75,13 @@ def test_fhir(tmp_path):
     ]  # fmt: skip
 
 
+@each("coding", [[], {}, {"display": "Summary"}, "Summary", ["Summary"], [{"display": 5}], 5])
+def test_fhir_whose_type_has_another_form_is_read_without_it(tmp_path, coding):
+    note = {**published.DOCUMENT_REFERENCE, "type": {"coding": coding}}
+    (document,) = read(put(tmp_path, "a.json", json.dumps(note))).documents
+    assert "type" not in dict(document.attributes)
+
+
 def test_fhir_of_a_bulk_export(tmp_path):
     report = {"resourceType": "DiagnosticReport", "id": "d", "code": {"text": "CT"},
               "presentedForm": [{"contentType": "text/plain", "data":
