@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError
+from confide.federation.broadcast import Left, Up, Uploading
+from confide.federation.memory import MemoryStore
 from confide.federation.messages import Arrays, Learnt, carries, decode, encode
 from confide.federation.quantising import drop_unchanged_rows, restore_reply
 from confide.federation.site import Site
@@ -90,6 +93,32 @@ def test_zeros_of_another_sign_are_a_change() -> None:
     table[2, 1] = -0.0
     found = travelled(ask, To({"table": table}, 1.0)).weights["table"]
     assert found.tobytes() == table.tobytes()
+
+
+def uploaded(up: Up, folder: Path, *, seed: int) -> np.ndarray:
+    """The mean of what a server makes of one change that a site uploads in 40 rounds."""
+    site = Uploading(up, share=0.1, memory=MemoryStore(folder, Left))
+    reply, total = moved(1, 4), np.zeros_like(TABLE_64)
+    reply.weights["table"][2] += np.float32(0.3)
+    for round in range(1, 41):
+        sent, settle = site.sent(GO, ASK, reply, round=round, seed=seed * 100 + round)
+        settle()
+        total += restore_reply(GO, ASK, sent).weights["table"] - TABLE_64
+    return total / 40
+
+
+@each("up", ["int8", "int4"])
+def test_fine_codes_are_rounded_by_chance_and_nothing_is_kept(up: Up, tmp_path: Path) -> None:
+    one, other = (uploaded(up, tmp_path, seed=seed) for seed in (1, 2))
+    assert one.tobytes() == uploaded(up, tmp_path, seed=1).tobytes() != other.tobytes()
+    assert not list(tmp_path.iterdir())
+
+
+@each("up", ["int2", "top"])
+def test_what_coarse_codes_leave_out_is_kept_and_comes_later(up: Up, tmp_path: Path) -> None:
+    one, other = (uploaded(up, tmp_path / str(seed), seed=seed) for seed in (1, 2))
+    assert one.tobytes() == other.tobytes()
+    np.testing.assert_allclose(one[[1, 4, 2]].mean(axis=1), [1, 1, 0.3], atol=0.1)
 
 
 def test_a_step_without_a_start_sends_all() -> None:

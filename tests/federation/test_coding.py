@@ -64,6 +64,9 @@ def test_no_number_is_further_off_than_a_step_of_its_row(coding: Quantisation) -
     assert (np.abs(nearest.residual["table"]) <= step_R1 / 2).all()
     assert (np.abs(drawn.residual["table"]) <= step_R1).all()
     assert np.abs(nearest.residual["table"]).sum() < np.abs(drawn.residual["table"]).sum()
+    bits = int(coding.removeprefix("int"))
+    for found in (nearest, drawn):
+        assert max(len(np.unique(row)) for row in found.change["table"]) <= 2**bits
 
 
 @each("coding", ["int8", "int4", "int2"])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import FederationError, GuardError, QuorumError
+from confide.federation import site
 from confide.federation.combining import mismatched_field, reply_form
 from confide.federation.events import Event
 from confide.federation.federation import Federation, round_half_up
@@ -55,6 +56,19 @@ def test_every_site_can_be_asked_something_else(tmp_path: Path) -> None:
     replies = sites.ask(TELL, {"site-3": ask(), "site-1": ask("x")}, round=1)
     assert list(replies) == ["site-1", "site-3"]
     assert list(sites.ask(TELL, ask(), round=1, sites=["site-2"])) == ["site-2"]
+
+
+def test_an_ask_is_opened_once_for_all_sites_of_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[bytes] = []
+    real = site.ask_in
+    monkeypatch.setattr(site, "ask_in", lambda kind, data: opened.append(data) or real(kind, data))
+    sites = federation(sequential(tmp_path))
+    sites.ask(TELL, ask(), round=1)
+    assert len(opened) == 1
+    sites.ask(TELL, {"site-1": ask("x"), "site-2": ask("y")}, round=1)
+    assert len(opened) == 3
 
 
 def test_asking_nobody_is_not_asking_everybody(tmp_path: Path) -> None:
@@ -197,6 +211,8 @@ def test_too_few_answers_end_the_round_and_say_who_failed(tmp_path: Path) -> Non
 def test_at_least_zero_is_everybody(tmp_path: Path) -> None:
     with pytest.raises(QuorumError, match="at least 3 of 3"):
         federation(sequential(tmp_path)).sum(MULTIPLY, ask("site-1=raise"), round=1)
+    with pytest.raises(QuorumError, match="at least 5 of 5"):
+        federation(sequential(tmp_path, 5)).sum(MULTIPLY, ask("site-1=raise"), round=1)
     sites = federation(sequential(tmp_path), at_least=3)
     assert sites.sum(MULTIPLY, ask(), round=1, sites=["site-1"]).count == 1
 

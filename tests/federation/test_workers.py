@@ -17,12 +17,15 @@ import pytest
 from cases import each
 from confide.errors import FederationError, QuorumError
 from confide.federation import engines
-from confide.federation.engines import WorkerEngine, _deal, _placed, _taken
+from confide.federation.engines import WorkerEngine, _deal, _placed, _taken, _Worker
 from confide.federation.messages import encode
 from confide.federation.site import Site
 from confide.text.document import Document
 from confide.training.devices import Place, here
 from federation.toys import MULTIPLY, TELL, ask, federation, hosting, sequential, specs
+
+THREADS = 3
+"""Of each process; few machines that run tests would take as many by themselves."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,7 @@ def marks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def engine(tmp_path_factory: pytest.TempPathFactory, marks: Path) -> Iterator[WorkerEngine]:
     """Three sites in two processes, shared by the tests: spawning one takes seconds."""
     found = WorkerEngine(
-        specs(tmp_path_factory.mktemp("workers"), 3), hosting(), workers=2, threads=1
+        specs(tmp_path_factory.mktemp("workers"), 3), hosting(), workers=2, threads=THREADS
     )
     yield found
     found.close()
@@ -65,6 +68,11 @@ def test_both_engines_give_the_same_bytes(engine: WorkerEngine, tmp_path: Path) 
     for round in (1, 2):
         assert replies(engine, "", round) == replies(one, "", round)
     assert one.sites == engine.sites == ("site-1", "site-2", "site-3")
+
+
+def test_a_worker_takes_no_more_threads_than_it_is_given(engine: WorkerEngine) -> None:
+    found = federation(engine).ask(TELL, ask("threads"), round=3)
+    assert {reply.words[-1] for reply in found.values()} == {str(THREADS)}
 
 
 def test_a_worker_that_dies_is_started_again_and_nothing_changes(
@@ -171,6 +179,58 @@ def test_a_message_lies_in_no_memory_with_a_name(size: int) -> None:
     assert _taken(handle, size) == data
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(handle)
+
+
+class Gone:
+    """A process that has ended, and its pipe; notes whether the pipe was closed first."""
+
+    closed_first: bool | None = None
+    closed = False
+
+    def poll(self, timeout: float) -> bool:
+        raise EOFError
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_alive(self) -> bool:
+        return False
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.closed_first is None:
+            self.closed_first = self.closed
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> Gone:
+    """What every worker has in place of a process and a pipe."""
+    found = Gone()
+
+    def spawn(worker: _Worker) -> None:
+        worker.pipe = worker.process = found  # type: ignore[assignment]
+        worker._busy = False
+
+    monkeypatch.setattr(_Worker, "_spawn", spawn)
+    monkeypatch.setattr(_Worker, "_send", lambda worker: None)
+    return found
+
+
+@each("every", [1, 2, 5])
+def test_a_process_is_asked_again_only_where_its_sites_remember_every_round(
+    gone: Gone, every: int
+) -> None:
+    worker = _Worker([], replace(hosting(), every=every), 1, here())
+    worker.begin("tell", 1, site="site-1", block=(0, 0))
+    if every == 1:
+        assert worker.finish() is None
+    else:
+        with pytest.raises(FederationError, match="--resume"):
+            worker.finish()
+
+
+def test_a_worker_is_told_to_end_before_it_is_waited_for(gone: Gone) -> None:
+    _Worker([], hosting(), 1, here()).end()
+    assert gone.closed_first
 
 
 @pytest.mark.slow

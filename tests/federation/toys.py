@@ -101,7 +101,12 @@ def move(site: Site, memory: Memory | None, ask: Ask, turn: Turn) -> tuple[Moved
 def tell(site: Site, memory: Memory | None, ask: Ask, turn: Turn) -> tuple[Said, Memory | None]:
     """What the site remembers; leaves the memory alone."""
     _act(ask.mood, site)
-    return Said([site.name, turn.step], memory.turns if memory else 0), memory
+    words = [site.name, turn.step]
+    if ask.mood == "threads":
+        import torch
+
+        words.append(str(torch.get_num_threads()))
+    return Said(words, memory.turns if memory else 0), memory
 
 
 def _act(mood: str, site: Site) -> None:

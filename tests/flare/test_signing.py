@@ -219,6 +219,10 @@ def test_a_signature_that_somebody_else_made_is_found(finished: Path, tmp_path: 
     (tmp_path / "site.jsonl").write_bytes(data)
     found = compare_ledgers(finished / "server", tmp_path / "site.jsonl")
     assert any("the signature of server does not fit" in one for one in found.faults)
+    asked = [one for one in seals if one["direction"] == "down"]
+    replied = [one for one in map(json.loads, books["server"].splitlines())
+               if "signature" in one and one["direction"] == "up"]  # fmt: skip
+    assert found.verified == len(asked) + len(replied)
 
 
 def test_ledgers_of_two_runs_are_not_of_one(finished: Path, tmp_path: Path) -> None:

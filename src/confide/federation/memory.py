@@ -290,8 +290,7 @@ class CheckpointStore:
             ) from error
         end = raw.find(b"\n", len(_MARK))
         digest, data = raw[len(_MARK) : end], memoryview(raw)[end + 1 :]
-        whole = end >= 0 and raw.startswith(_MARK)
-        if not whole or hashlib.sha256(data).hexdigest().encode() != digest:
+        if not raw.startswith(_MARK) or hashlib.sha256(data).hexdigest().encode() != digest:
             raise CheckpointError(
                 "the checkpoint is damaged or was changed after it was written",
                 where=str(path),

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError
+from confide.federation.combining import row_blocks
 from confide.federation.secure import lanes
 from confide.federation.secure.lanes import EMPTY, LaneLayout, LazyArrays, layout_of, no_lanes
 from confide.federation.steps import Step
+from federation import toys
 from federation.secure.plays import named, plus
 from federation.secure.summed import (
     CODE,
@@ -285,11 +287,44 @@ def test_what_is_restored_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPa
     total = draw.integers(0, 3, layout.length, np.uint8)
     whole = dict(layout.total_of(MOVE, asked, total)[0]["weights"])
     monkeypatch.setattr(lanes, "_BLOCK", 2)
-    monkeypatch.setattr("confide.federation.combining.BLOCK", 2)
     blocks, _ = layout.total_of(MOVE, asked, total)
     assert whole.keys() == blocks["weights"].keys()
     for name in whole:
         assert np.array_equal(whole[name], blocks["weights"][name])
+
+
+def test_what_a_site_adds_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In wide lanes, and in narrow ones, whose changes are cut off and rounded by chance."""
+    asked = ask()
+    draw = np.random.default_rng(3)
+    weights = {n: a + draw.normal(size=a.shape) for n, a in asked.weights.items()}
+    reply = Moved(weights, 1.0, {"table": np.ones(5, np.float32)}, 0.5, 3)
+    for width in (0, 1, 2):
+        ranges = dict.fromkeys(weights, 1.0)
+        layout = layout_of(
+            MOVE, asked, sites=4, examples=4.0, lane_width=width, ranges=ranges if width else None
+        )
+        whole = layout.lanes_of(MOVE, asked, reply, seed=1)
+        with monkeypatch.context() as patch:
+            patch.setitem(row_blocks.__kwdefaults__, "most", 2)
+            blocks = layout.lanes_of(MOVE, asked, reply, seed=1)
+        assert whole.tobytes() == blocks.tobytes(), width
+
+
+def test_changes_that_are_no_share_leave_room_for_those_of_all_sites() -> None:
+    """Without a weight each of three adds its change whole: it has a third of half a lane."""
+    asked = toys.ask()
+    layout = layout_of(toys.MOVE, asked, sites=3, examples=0.0)
+    for size in (5.3, -5.3):
+        reply = toys.Moved({name: one + size for name, one in asked.weights.items()})
+        one = layout.lanes_of(toys.MOVE, asked, reply)
+        total, _ = layout.total_of(toys.MOVE, asked, _times(layout, one, 3))
+        for name, array in total["weights"].items():
+            np.testing.assert_allclose(array - asked.weights[name], 3 * size, rtol=1e-6)
+    for size in (5.4, -5.4, 7.9):
+        reply = toys.Moved({name: one + size for name, one in asked.weights.items()})
+        with pytest.raises(GuardError, match="does not fit its lane"):
+            layout.lanes_of(toys.MOVE, asked, reply)
 
 
 @settings(max_examples=30)

@@ -274,6 +274,15 @@ class Same:
         return False
 
 
+@each("left_out", ["boxes_O148", "marks_N64"])
+def test_an_offer_that_is_not_whole_is_left_out_although_it_is_signed(
+    left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = sites_of(5, tmp_path)
+    craft(monkeypatch, engine, lambda liar, now, made: {left_out: getattr(made, left_out)[:-1]})
+    assert check(engine) == [(LIAR, "refused")]
+
+
 def wrong_boxes(liar: Any, now: Any, made: Offered) -> dict[str, Any]:
     """Boxes whose shares are not those of the marks."""
     shares = [bytes([place]) * 2 * SHARE for place in range(len(liar._roster.names))]

@@ -93,6 +93,16 @@ def test_too_few_sites_to_hide_one(sites: int, colluding: int) -> None:
         threshold(sites, colluding)
 
 
+def test_a_group_has_a_threshold_of_its_own_and_may_be_too_small() -> None:
+    roster = roster_of(MEET, run=RUN, binding=BINDING)
+    group = roster.part(named(5)[1:4])
+    assert (group.names, group.least) == (tuple(named(5)[1:4]), threshold(3, 1))
+    assert group.id not in (roster.id, roster.part(named(5)[:3]).id)
+    for names in ([], named(5)[:1], named(5)[:2]):
+        with pytest.raises(SettingsError):
+            roster.part(names)
+
+
 # --- what a server may not choose --------------------------------------------------------
 
 

@@ -17,6 +17,8 @@ from confide.errors import FederationError, QuorumError
 from confide.federation.failures import Failure
 from confide.federation.messages import encode
 from confide.federation.secure.messages import threshold
+from confide.federation.secure.server import LostSites
+from confide.federation.secure.site import Sets
 from confide.federation.steps import Step
 from federation.secure.plays import named
 from federation.secure.summed import (
@@ -81,6 +83,38 @@ def test_where_too_few_agree_to_the_roster_the_error_says_who_did_and_why_others
     said = str(caught.value)
     assert "got site-04, site-05; others failed with older-account, other-roster" in said
     assert "; older-account means: " in said and "; other-roster means: " in said
+
+
+def test_a_run_that_goes_on_has_lost_the_same_sites_in_the_same_sums(tmp_path: Path) -> None:
+    """Sites open the sum of a turn for one set only, so it is asked for that set again."""
+    engine, kept = sites_of(5, tmp_path, record=Sets), tmp_path / "lost.json"
+
+    def go() -> None:
+        federation = federation_of(engine, summing_of(engine, lost=LostSites(kept)))
+        for round in (1, 2, 3):
+            engine.lost = [Lost("site-04", "work")] if round == 2 and not kept.exists() else []
+            asked = ask(many=round)
+            total = federation.sum(COUNT, asked, round=round)
+            stayed = [one for one in engine.sites if round == 1 or one != "site-04"]
+            replies = [SENT[round, "count", site] for site in stayed]
+            assert same(total, by_hand(COUNT, asked, replies, whole=5.0))
+
+    go()
+    assert kept.exists()
+    go()
+
+
+def test_what_cannot_be_summed_unseen_is_asked_of_nobody(tmp_path: Path) -> None:
+    engine = sites_of(4, tmp_path)
+    federation = federation_of(engine, summing_of(engine))
+    asked: list[object] = []
+    federation._watch = asked.append
+    with pytest.raises(FederationError, match="step count cannot be summed unseen"):
+        federation.sum(COUNT, dict.fromkeys(engine.sites, ask()), round=1)
+    federation.summing = None
+    with pytest.raises(FederationError, match="step score cannot be summed unseen"):
+        federation.tally(SCORE, ask(), round=1, labels=["a"])
+    assert not asked
 
 
 def test_counts_by_label_are_exact_and_show_no_other_label(tmp_path: Path) -> None:

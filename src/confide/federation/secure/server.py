@@ -190,8 +190,7 @@ class SumAttempt:
             del offers[name]
 
     def _check_signed(self, offers: dict[str, Offered], context: bytes) -> None:
-        """Leave out sites whose offer is not whole, or not signed by them for this sum."""
-        sites = len(self.roster.names)
+        """Leave out sites whose offer is not signed by them for this sum."""
         for name, offer in list(offers.items()):
             said = messages.offer_statement(
                 context,
@@ -200,9 +199,8 @@ class SumAttempt:
                 boxes=digest(offer.boxes_O148.tobytes()).hex(),
                 marks=digest(offer.marks_N64.tobytes()).hex(),
             )
-            fits = len(offer.boxes_O148) == sites - 1 and len(offer.marks_N64) == sites
             key = self.roster.peer(name).sign_key
-            if not (fits and is_signed_by(key, offer.signature, said)):
+            if not is_signed_by(key, offer.signature, said):
                 self.exchange.blame(name, self.step.name, "its offer is not signed by it")
                 del offers[name]
 
