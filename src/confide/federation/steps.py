@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from confide.errors import GuardError, MessageError
-from confide.federation.messages import Form, Learnt, by_name, class_of, forms_of, values_of
+from confide.federation.messages import Learnt, by_name, class_of, forms_of, values_of
 
 Answer = Callable[..., tuple[object, object]]
 Check = Callable[[Any, Any], None]
@@ -119,7 +119,7 @@ class Step:
     @cached_property
     def learnt(self) -> Learnt | None:
         """The declaration of what a site learnt; None if it holds nothing of that kind."""
-        for name, form in _forms(self.reply).items():
+        for name, form in forms_of(self.reply).items():
             if isinstance(form.value, Learnt):
                 return replace(form.value, field=name)
         return None
@@ -127,17 +127,19 @@ class Step:
     @cached_property
     def like(self) -> tuple[tuple[str, str], ...]:
         """The fields (ask, reply) whose arrays have the same names, shapes and types."""
-        forms = _forms(self.reply).items()
+        forms = forms_of(self.reply).items()
         return tuple((form.value.like, name) for name, form in forms if form.value.like)
 
     @cached_property
     def wraps(self) -> bool:
         """True if the reply is whole numbers under noise: none is too large for its lane."""
-        return any(form.rule == "noise" for form in _forms(self.reply).values())
+        return any(form.rule == "noise" for form in forms_of(self.reply).values())
 
     def shapes(self, ask: object) -> dict[str, Mapping[str, tuple[int, ...]]]:
         """By field and name ("" for an array): shapes that neither `like` nor `most` bounds."""
-        declared = {name: f.shapes(ask) for name, f in _forms(self.reply).items() if f.value.shape}
+        declared = {
+            name: f.shapes(ask) for name, f in forms_of(self.reply).items() if f.value.shape
+        }
         return {**declared, **(self.sizes or {})}
 
     def parts(self, ask: object) -> list[str]:
@@ -146,7 +148,7 @@ class Step:
         every = {**self.shapes(ask), **like}
         return [
             name
-            for field, form in _forms(self.reply).items()
+            for field, form in forms_of(self.reply).items()
             if form.kind == "arrays"
             and (form.value.like or isinstance(form.value, Learnt) or form.rule == "noise")
             for name in every[field]
@@ -183,11 +185,6 @@ class Step:
         """
         ask, reply = _filled(self.ask, types), _filled(self.reply, types)
         return _declared(replace(self, ask=ask, reply=reply, drawn=drawn or self.drawn))
-
-
-def _forms(message: Any) -> Mapping[str, Form]:
-    """The declared fields of a message; none while its types are open."""
-    return {} if _open(message) or message is None else forms_of(message)
 
 
 def _open(message: object) -> tuple[TypeVar, ...]:
