@@ -36,7 +36,7 @@ test: $(VENV)/.installed-dev  ## every test but the slow ones (five minutes on t
 test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS, and no text in their frames (five minutes)
 	$(BIN)/python -m pytest -m slow tests/flare/test_real_methods.py -k "($(REAL)) and not context and not take_model"
 
-test-slow: $(VENV)/.installed-dev  ## the slow tests, two at a time (an hour or more: processes, networks, disks and certificates)
+test-slow: $(VENV)/.installed-dev  ## the slow tests, two at a time (three quarters of an hour on two cores: processes, networks, disks and certificates)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile many -n 2 --dist loadgroup
 
 test-browser: $(VENV)/.installed-browser  ## of the slow tests: the pages and the report in Debian's chromium (two minutes)
