@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,21 +164,34 @@ def test_rfc_5869() -> None:
     assert found.hex() == "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
 
 
-def test_sp_800_38a(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F.5.5, CTR-AES256: our keystream from that first block, and its plain text, by XOR."""
-    real = crypto.modes.CTR
-    first = bytes.fromhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
-    monkeypatch.setattr(crypto.modes, "CTR", lambda counter: real(first))
+def blocks_of_aes(key: bytes, first: int, count: int) -> bytes:
+    """The cipher of `count` counters from `first` on, which is counter mode by its definition."""
+    counters = b"".join(number.to_bytes(16, "big") for number in range(first, first + count))
+    return Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(counters)
+
+
+def test_sp_800_38a() -> None:
+    """F.5.5, CTR-AES256: what our keystream is compared with, and the plain text, by XOR."""
+    first = int("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff", 16)
     key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
     plain = bytes.fromhex(
         "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51"
         "30c81c46a35ce411e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c3710"
     )
-    found = np.frombuffer(plain, "<u4") ^ keystream(key, 16)
+    found = np.frombuffer(plain, "<u4") ^ np.frombuffer(blocks_of_aes(key, first, 4), "<u4")
     assert found.tobytes().hex() == (
         "601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c5"
         "2b0930daa23de94ce87017ba2d84988ddfc9c58db67aada613c2dd08457941a6"
     )
+
+
+@each("lengths", [(8, 24), (8, 28), (40, 4_000), (100_000, 300_004)])
+def test_a_keystream_is_that_of_counter_mode(lengths: tuple[int, int]) -> None:
+    """From block 0 to the last, over parts that end anywhere and blocks of work of any size."""
+    wide, narrow = (np.zeros(length, np.uint8) for length in lengths)
+    add_streams([(wide, 8), (narrow, 4)], [(ONE, 1)])
+    found = wide.tobytes() + narrow.tobytes()
+    assert found == blocks_of_aes(ONE, 0, 1 + len(found) // 16)[: len(found)]
 
 
 def test_the_counter_begins_at_zero_and_counts_blocks() -> None:
@@ -216,7 +230,7 @@ def test_no_byte_of_a_keystream_is_used_twice(parts: list[tuple[int, int]]) -> N
     st.integers(1, 5),
 )
 def test_threads_share_the_work_and_nothing_else(parts: list[tuple[int, int]], many: int) -> None:
-    """Each begins at any byte of the keystream, as if it had come there from the start."""
+    """Each adds its own keystreams, and no block loses what another adds at the same time."""
     keys = [(ONE, 1), (TWO, -1), (bytes(32), 1)]
     found = []
     for threads in (1, many):
