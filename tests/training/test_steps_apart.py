@@ -130,6 +130,13 @@ def test_batches_of_every_kind_arrive_whole(
     assert all(np.array_equal(value, after[name]) for name, value in arrays(own.model).items())
 
 
+def test_a_device_apart_reads_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(1, 1)
+    assert [devices.most_read(model, places) for places in (512, 4096)] == [512, 4096]
+    monkeypatch.setattr(Place, "apart", True)
+    assert [devices.most_read(model, places) for places in (512, 4096)] == [16_384, 32_768]
+
+
 def test_the_next_batch_is_asked_for_before_the_last_is_decoded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +144,7 @@ def test_the_next_batch_is_asked_for_before_the_last_is_decoded(
     own = a_tagger(folder)
     monkeypatch.setattr(type(own.made), "per_batch", 16)
     monkeypatch.setattr(devices, "_APART", 2)
+    monkeypatch.setattr(devices, "_LEAST_APART", 0)
     happened: list[str] = []
     real = type(own.made).spans
 

@@ -44,7 +44,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
 
 _PROCESSOR = torch.device("cpu")
-_APART = 8
+_APART, _LEAST_APART = 8, 16_384
 _ALIGNED = 16  # bytes: every number type may begin at a multiple of it
 _NAME = re.compile(r"cpu|mps|cuda(:[0-9]{1,2})?")
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
@@ -198,13 +198,15 @@ def where_is(model: nn.Module) -> Place:
 
 
 def most_read(model: nn.Module, places: int) -> int:
-    """The most padded places of a batch that is only read: as given, or eight times as many.
+    """The most padded places of a batch that is only read: as given, or more on a device apart.
 
-    A device apart has work for more at once: 16,384 word pieces, where a processor reads 2,048;
-    unless the settings spare its memory.
+    That has work for eight times as many at once, and for 16,384 at least, unless the settings
+    spare its memory.
     """
     where = where_is(model)
-    return places * (_APART if where.apart and not where.micro_batch_size else 1)
+    if where.apart and not where.micro_batch_size:
+        return max(_APART * places, _LEAST_APART)
+    return places
 
 
 def _bodies(model: nn.Module) -> Iterator[nn.Module]:
