@@ -20,6 +20,7 @@ from confide.settings import Settings, anchored, dump, load_settings, nearest, o
 from confide.settings import Table as SettingsTable
 
 SITE = {"name": "north", "train": "n.conll"}
+SPLIT = {"sites": 2, "train": "x"}
 SHORT: dict[str, Any] = {"site": [SITE]}
 
 
@@ -89,6 +90,8 @@ def test_a_site_that_names_no_bound_or_an_endless_one_has_none(given: str, most:
         ),
         ({"split": {"sites": 2, "train": "x"}}, "table, not both"),
         ({"device": "auto", "devices": ["cuda:0"]}, "give either device or devices, not both"),
+        ({"split": {**SPLIT, "by": "attribute"}}, "needs the attribute's name"),
+        ({"split": {**SPLIT, "attribute": "ward"}}, 'attribute is for split.by = "attribute"'),
         ({"devices": ["cuda:0", "cuda:1"]}, "workers = 1 leave some of the 2 devices idle"),
         ({"devices": ["cuda:0", "meta"]}, "devices.1 is wrong"),
         ({"schema": 3}, "schema 3 is newer than this confide, which reads schema 2"),

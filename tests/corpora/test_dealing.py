@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -78,6 +79,27 @@ def test_by_file(tmp_path):
         (str(tmp_path / "north.conll"),),
         (str(tmp_path / "south.conll"),),
     ]
+
+
+def test_by_an_attribute(tmp_path):
+    whole = [replace(d, attributes=(("ward", "ba"[n % 2]),)) for n, d in enumerate(corpus(6))]
+    write(whole, tmp_path / "notes.jsonl", "jsonl")
+    how = {"by": "attribute=ward", "out": tmp_path / "sites"}
+    report = split(tmp_path / "notes.jsonl", 2, **how)
+    assert [share.groups for share in report.sites.values()] == [("a",), ("b",)]
+    assert (report.by, report.attribute) == ("attribute", "ward")
+
+
+def test_by_types(conll, tmp_path):
+    report = split(conll, 2, by="types", alpha=1, out=tmp_path / "sites")
+    assert sorted(list(share.entities) for share in report.sites.values()) == [["Drug"], ["Sign"]]
+    assert (report.alpha, report.classes) == (1, "entities")
+
+
+@pytest.mark.parametrize("way", ["ward", "attribute", "attribute=", "iid=2", ""])
+def test_an_unknown_way_is_refused(conll, tmp_path, way):
+    with pytest.raises(DataError, match=r"unknown way.*attribute=NAME"):
+        split(conll, 2, by=way, out=tmp_path / "sites")
 
 
 def test_the_default_alpha_is_written_down(conll, tmp_path):

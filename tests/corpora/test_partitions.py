@@ -39,12 +39,20 @@ def many(size, types=TYPES):
 
 @given(corpora(), st.sampled_from(KINDS), st.integers(1, 6), st.integers(), st.floats(1e-6, 1e6))
 def test_nothing_is_lost_or_dealt_twice(documents, by, sites, seed, alpha):
-    groups = {group_of(d, by) for d in documents} if by in ("file", "domain") else documents
+    name = "domain" if by == "attribute" else None
+    grouped = by in ("file", "domain", "attribute")
+    groups = {group_of(d, by, attribute=name) for d in documents} if grouped else documents
     if len(groups) < sites:
         with pytest.raises(DataError, match="fewer"):
-            partition(documents, sites, by=by, seed=seed, alpha=alpha)
+            partition(documents, sites, by=by, seed=seed, alpha=alpha, attribute=name)
         return
-    dealt = partition(documents, sites, by=by, seed=seed, alpha=alpha)
+    types = {commonest_type(d) for d in documents} - {""}
+    alpha = 2 if by == "types" else alpha
+    if by == "types" and not 2 <= len(types) <= 2 * sites:
+        with pytest.raises(DataError, match="do not go round"):
+            partition(documents, sites, by=by, seed=seed)
+        return
+    dealt = partition(documents, sites, by=by, seed=seed, alpha=alpha, attribute=name)
     assert list(dealt) == site_names(sites)
     assert all(dealt.values())
     ids = [d.id for part in dealt.values() for d in part]
@@ -53,7 +61,7 @@ def test_nothing_is_lost_or_dealt_twice(documents, by, sites, seed, alpha):
     for part in dealt.values():
         places = [order.index(d.id) for d in part]
         assert places == sorted(places)
-    assert dealt == partition(documents, sites, by=by, seed=seed, alpha=alpha)
+    assert dealt == partition(documents, sites, by=by, seed=seed, alpha=alpha, attribute=name)
 
 
 @given(st.integers(1, 200), st.integers(1, 20))
@@ -115,6 +123,71 @@ class TestGroups:
     def test_no_file(self):
         with pytest.raises(DataError, match="no file"):
             partition([document(1, source="")], 1, by="file", seed=1)
+
+    def test_an_attribute_deals_its_values(self):
+        documents = [of_ward(n, "abc"[n % 3]) for n in range(9)]
+        dealt = partition(documents, 2, by="attribute", attribute="ward")
+        assert [{ward_of(d) for d in part} for part in dealt.values()] == [{"a", "c"}, {"b"}]
+
+    def test_a_document_without_the_attribute(self):
+        with pytest.raises(DataError, match=r"has no author.*expected.*'author'.*got 'domain'"):
+            partition(many(3), 2, by="attribute", attribute="author")
+
+    def test_no_attribute_is_named(self):
+        with pytest.raises(DataError, match="no attribute is named"):
+            partition(many(3), 2, by="attribute")
+
+    def test_a_value_is_at_one_site_in_all_parts(self):
+        train = [of_ward(n, "bdf"[n % 3]) for n in range(9)]
+        test = [of_ward(n, "fad"[n % 3]) for n in range(6)]
+        dealt = partition(test, 3, by="attribute", attribute="ward", like=train)
+        assert [{ward_of(d) for d in part} for part in dealt.values()] == [{"a"}, {"d"}, {"f"}]
+
+
+def of_ward(number, ward):
+    return Document(f"d{number}", "abc", attributes=(("ward", ward),))
+
+
+def ward_of(one):
+    return dict(one.attributes)["ward"]
+
+
+class TestTypes:
+    @each(("sites", "each_has"), [(3, 1), (4, 2), (6, 2), (2, 3)])
+    def test_each_site_has_so_many_types_and_no_type_is_lost(self, sites, each_has):
+        dealt = partition(many(120), sites, by="types", alpha=each_has).values()
+        types = [{commonest_type(d) for d in part} for part in dealt]
+        assert {len(found) for found in types} == {each_has}
+        assert set.union(*types) == set(TYPES)
+        holders = [sum(name in found for found in types) for name in TYPES]
+        assert max(holders) - min(holders) <= 1
+
+    def test_text_without_a_type_goes_to_all(self):
+        documents = [*many(60), *(document(60 + n) for n in range(30))]
+        dealt = partition(documents, 3, by="types", alpha=1).values()
+        assert [sum(not d.entities for d in part) for part in dealt] == [10, 10, 10]
+
+    def test_another_part_has_the_same_types_at_each_site(self):
+        train, test = many(90), [document(n, ["Test"]) for n in range(10)]
+        how = {"by": "types", "alpha": 1}
+        at = [{commonest_type(d) for d in part} for part in partition(train, 3, **how).values()]
+        found = partition(test, 3, like=train, **how).values()
+        assert [len(part) for part in found] == [10 * (types == {"Test"}) for types in at]
+
+    @each(
+        ("sites", "each_has", "words"),
+        [(2, 1, "from 2 to 3"), (3, 4, "from 1 to 3"), (3, 1.5, "whole")],
+    )
+    def test_too_few_or_many(self, sites, each_has, words):
+        with pytest.raises(DataError, match=f"{each_has} types a site do not go round.*{words}"):
+            partition(many(30), sites, by="types", alpha=each_has)
+
+    def test_relations(self):
+        documents = [linked(n, ["xyz"[n % 3]] if n % 2 else []) for n in range(120)]
+        dealt = partition(documents, 3, by="types", alpha=1, classes="relations").values()
+        found = [{r.type for d in part for r in d.relations} for part in dealt]
+        assert sorted(map(len, found)) == [1, 1, 1]
+        assert len(set.union(*found)) == 3
 
 
 class TestDirichlet:
@@ -186,7 +259,7 @@ class TestFew:
         st.integers(0, 30), st.integers(1, 20), st.sampled_from(["iid", "dirichlet", "quantity"])
     )
     def test_fewer_documents_than_sites_go_to_the_first_ones(self, size, sites, by):
-        dealt = partition(many(size), sites, by=by, seed=1, everybody=False)
+        dealt = partition(many(size), sites, by=by, seed=1, like=())
         if size >= sites:
             assert dealt == partition(many(size), sites, by=by, seed=1)
         else:
@@ -195,7 +268,7 @@ class TestFew:
 
     def test_groups_are_not_torn(self):
         with pytest.raises(DataError, match="fewer domains than sites"):
-            partition(many(2), 3, by="domain", everybody=False)
+            partition(many(2), 3, by="domain", like=())
 
 
 class TestQuantity:

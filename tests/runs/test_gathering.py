@@ -190,6 +190,18 @@ def test_a_corpus_is_dealt_whole_and_to_the_same_sites_again(tmp_path: Path) -> 
     assert gathered(tmp_path, dealt(tmp_path, seed=2)).fingerprint != found.fingerprint
 
 
+def test_a_patient_is_at_one_site_in_every_part(tmp_path: Path) -> None:
+    files = {}
+    for part, patients in (("train", "abcd"), ("test", "edb")):
+        rows = [{"text": f"{who} coughs .", "patient": who, "spans": []} for who in 4 * patients]
+        files[part] = str(tmp_path / f"{part}.jsonl")
+        Path(files[part]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = {"sites": 2, "by": "attribute", "attribute": "patient", **files}
+    specs = gathered(tmp_path, parse({"data": {"format": "jsonl"}, "split": table})).specs
+    found = [[{t[0] for t in texts(part)} for part in (s.train + s.dev, s.test)] for s in specs]
+    assert found == [[{"a", "c"}, {"e"}], [{"b", "d"}, {"b", "d"}]]
+
+
 def test_all_text_in_one_place(tmp_path: Path) -> None:
     found = gathered(tmp_path, tiny(tmp_path))
     spec = pooled(found, tmp_path)

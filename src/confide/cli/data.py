@@ -120,7 +120,7 @@ def data_split(
     *,
     sites: int,
     out: Path,
-    by: Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"] = "iid",
+    by: str = "iid",
     alpha: float | None = None,
     seed: int = 1,
     format: str | None = None,
@@ -131,8 +131,8 @@ def data_split(
     Options:
         sites (N): Number of sites.
         out (DIR): The folder for the sites' files.
-        by: How to deal the documents.
-        alpha: For dirichlet and quantity: the smaller, the more uneven.
+        by (WAY): iid, file, domain, attribute=NAME, dirichlet, types, quantity or pair.
+        alpha: For dirichlet and quantity: the smaller, the more uneven; for types, types a site.
         seed: The same seed gives the same split.
         to (FORMAT): Output format; the input's by default.
     """

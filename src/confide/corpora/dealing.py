@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import DataError, SettingsError
+from confide.errors import DataError, SettingsError, printable
 from confide.files import Tree
 from confide.kinds.bags.batches import Same, identity
 from confide.text.document import NO_RELATION, PAIR, Document, Entity, Problem, stated_pairs
@@ -102,24 +103,29 @@ def _keys(documents: Iterable[Document], by: str, same: Same) -> list[Hashable |
 # Nothing is lost, nothing is dealt twice.
 #
 # - `iid`: shuffled and cut into equal parts (sizes differ by at most one).
-# - `file`, `domain`: whole groups. The groups, sorted by name, are dealt round robin.
+# - `file`, `domain`, `attribute`: whole groups, such as an author's, a patient's or a ward's. The
+#   groups, sorted by name, are dealt round robin.
 # - `dirichlet`: skewed labels. A document's class is the entity type it mentions most, or the
 #   relation it has most (its own class if it has none); for each class the sites' shares are drawn
 #   from Dirichlet(alpha, ..., alpha) (Hsu, Qi & Brown 2019, arXiv 1909.06335). A small `alpha`
 #   gives sites that hardly share classes.
+# - `types`: the same number of classes at every site (#C = k of Li et al. 2022, arXiv 2102.02079).
+#   The shuffled list of classes is dealt round and round, so a class is at as many sites as any
+#   other, give or take one; its documents are cut into equal parts. Those of no class go to all.
 # - `quantity`: skewed sizes. Site i holds a share that goes with i^-alpha.
 # - `pair`: all documents that state one pair of entities go to one site; the pairs are shuffled and
 #   cut into equal parts. A document that states several pairs, or none, is dealt by itself.
 #
 # Each draw has its own seed, from `seed` and a name. So if train, dev and test of one corpus are
-# dealt one after the other, a site gets the same shares of classes and, if all parts have them,
-# the same domains.
+# dealt one after the other, a site gets the same shares of classes. `like` are the documents that
+# were dealt before: their domains, values of an attribute and classes go where they went.
 
 
-By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
+By = Literal["iid", "file", "domain", "attribute", "dirichlet", "types", "quantity", "pair"]
+GroupedBy = Literal["file", "domain", "attribute"]
 KINDS: tuple[By, ...] = get_args(By)
 Classes = Literal["entities", "relations"]
-ALPHA = {"dirichlet": 0.5, "quantity": 1.0}
+ALPHA = {"dirichlet": 0.5, "types": 2, "quantity": 1.0}
 """The default of `alpha`."""
 DOMAIN_KEYS = ("domain", "genre")
 
@@ -132,28 +138,40 @@ def partition(
     seed: int = 1,
     alpha: float | None = None,
     classes: Classes = "entities",
-    everybody: bool = True,
+    attribute: str | None = None,
+    like: Sequence[Document] | None = None,
 ) -> dict[str, list[Document]]:
     """Deal documents to the sites `site-01`, `site-02`, ...; each gets at least one.
 
-    Within a site, documents keep their order. `alpha` is for `dirichlet` (default 0.5) and
-    `quantity` (default 1). `classes` is what `dirichlet` skews. Unless `everybody` must get one,
+    Within a site, documents keep their order. `alpha` is for `dirichlet` (default 0.5), `quantity`
+    (default 1) and `types` (how many at a site, default 2), `attribute` names that of `attribute`.
+    `classes` is what `dirichlet` and `types` skew. `like`, for further parts of a corpus, are the
+    documents that were dealt before: then a site may get none of its own groups or types, and
     fewer documents than sites are dealt one each to the first sites.
 
-    Raises DataError if there are fewer documents, files or domains than sites, a document has no
-    domain, or `alpha` makes no sense.
+    Raises DataError if there are fewer documents, files or other groups than sites, a document is
+    in no group, `alpha` makes no sense, or with that number of types a site some are left over.
     """
     if by not in KINDS:
         raise DataError("unknown way to deal documents", expected=", ".join(KINDS), got=repr(by))
     if sites < 1:
         raise DataError("there is no site to deal to", expected="at least 1", got=str(sites))
     if by == "pair":
-        return deal_pairs(documents, sites, seed=seed, everybody=everybody)
+        return deal_pairs(documents, sites, seed=seed, everybody=like is None)
     few = len(documents) < sites
-    if everybody:
+    if like is None:
         _must_reach(sites, len(documents), "documents", "ask for fewer sites, or bring more text")
-    if by in ("file", "domain"):
-        owner = _dealt_by_group([group_of(document, by) for document in documents], sites, by)
+    if by in ("file", "domain", "attribute"):
+        groups = [group_of(document, by, attribute=attribute) for document in documents]
+        again = () if by == "file" else like or ()
+        before = [group_of(document, by, attribute=attribute) for document in again]
+        owner = _dealt_by_group(groups, sites, attribute or by, before=before)
+        few = bool(before)  # a site with none of these groups stays without
+    elif by == "types":
+        kinds = [commonest_type(document, classes) for document in documents]
+        known = [commonest_type(document, classes) for document in like or documents]
+        owner = _dealt_by_types(kinds, sites, seed, _positive(alpha, by), known)
+        few = like is not None
     elif few:
         owner = np.arange(len(documents), dtype=np.int64)
     elif by == "dirichlet":
@@ -214,22 +232,27 @@ def site_names(sites: int) -> list[str]:
     return [f"site-{number:0{digits}}" for number in range(1, sites + 1)]
 
 
-def group_of(document: Document, by: Literal["file", "domain"]) -> str:
-    """The file a document was read from, or the domain it says it belongs to.
+def group_of(document: Document, by: GroupedBy, *, attribute: str | None = None) -> str:
+    """The file a document was read from, or the domain or `attribute` that it says it has.
 
     Raises DataError if the document does not say.
     """
+    keys = (attribute,) if by == "attribute" else DOMAIN_KEYS
+    if by == "attribute" and not attribute:
+        raise DataError("no attribute is named to deal by", expected='one such as "ward"')
     if by == "file":
         group = re.sub(r":\d+$", "", document.source)
     else:
         attributes = dict(document.attributes)
-        group = next((attributes[key] for key in DOMAIN_KEYS if attributes.get(key)), "")
+        group = next((attributes[key] for key in keys if key and attributes.get(key)), "")
     if not group:
-        keys = " or ".join(repr(key) for key in DOMAIN_KEYS)
+        wanted = " or ".join(repr(key) for key in keys)
+        there = ", ".join(repr(name) for name, _ in document.attributes)
         raise DataError(
-            f"a document has no {by}, so it belongs to no site",
+            f"a document has no {attribute or by}, so it belongs to no site",
             where=document.where,
-            expected=f"an attribute {keys}" if by == "domain" else "the file it was read from",
+            expected="the file it was read from" if by == "file" else f"an attribute {wanted}",
+            got=None if by == "file" else printable(there or "no attribute", 200),
             fix='deal by "iid" or another way',
         )
     return group
@@ -253,8 +276,12 @@ def commonest_type(document: Document, classes: Classes = "entities") -> str:
 Owner = NDArray[np.int64]
 
 
-def _dealt_by_group(groups: Sequence[str], sites: int, by: str) -> Owner:
-    names = sorted(set(groups))
+def _dealt_by_group(
+    groups: Sequence[str], sites: int, by: str, *, before: Sequence[str] = ()
+) -> Owner:
+    """The groups round robin; those that were there `before` keep their sites."""
+    names = sorted(set(before))
+    names += sorted(set(groups) - set(before))
     fix = f'ask for {len(names)} sites, or deal by "iid" or another way'
     _must_reach(sites, len(names), f"{by}s", fix)
     site = {name: position % sites for position, name in enumerate(names)}
@@ -269,6 +296,35 @@ def _dealt_by_class(kinds: Sequence[str], sites: int, seed: int, alpha: float) -
         shares = generator.dirichlet(np.full(sites, alpha))
         members = np.flatnonzero(kind == name)
         owner[members] = _dealt(len(members), shares, generator)
+    return owner
+
+
+def _dealt_by_types(
+    kinds: Sequence[str], sites: int, seed: int, alpha: float, known: Sequence[str]
+) -> Owner:
+    """`alpha` of the `known` classes at every site, documents of no known class at all sites."""
+    each = int(alpha)
+    names = sorted(set(known) - {"", NO_RELATION})
+    if each != alpha or each > len(names) or sites * each < len(names):
+        least = max(1, math.ceil(len(names) / sites))
+        raise DataError(
+            f"{alpha:g} types a site do not go round",
+            expected=f"a whole number from {least} to {len(names)}, so that all {len(names)} types"
+            f" are somewhere on {sites} sites",
+            got=f"alpha = {alpha:g}",
+            fix='change alpha or the number of sites, or deal by "dirichlet"',
+        )
+    order = _generator(seed, "types").permutation(len(names))
+    at: dict[str, list[int]] = {name: [] for name in names}
+    for place in range(sites * each):
+        at[names[order[place % len(names)]]].append(place // each)
+    kind = np.array(kinds, dtype=object)
+    owner = np.zeros(len(kinds), dtype=np.int64)
+    for name in sorted(set(kinds)):
+        own = np.array(at.get(name) or range(sites))
+        members = np.flatnonzero(kind == name)
+        cut = _dealt(len(members), np.ones(len(own)), _generator(seed, "types", name))
+        owner[members] = own[cut]
     return owner
 
 
@@ -449,7 +505,7 @@ DESCRIPTION = "split.json"
 
 @dataclass(frozen=True, slots=True)
 class SiteShare:
-    """One site's share of a corpus. `groups` are its files or domains, if these were dealt."""
+    """One site's share of a corpus. `groups` are its files, domains or the like, if dealt."""
 
     path: str
     documents: int
@@ -463,8 +519,9 @@ class SiteShare:
 class SplitReport:
     """The contents of `split.json` beside the sites' files: how a corpus was dealt.
 
-    `classes` is what dirichlet skewed: relations if most documents state their pairs, otherwise
-    entities. `problems` counts, by kind, what reader and writer could not hold or had to change.
+    `classes` is what dirichlet or types skewed: relations if most documents state their pairs,
+    otherwise entities. `problems` counts, by kind, what reader and writer could not hold or had to
+    change.
     """
 
     by: str
@@ -475,6 +532,7 @@ class SplitReport:
     sites: dict[str, SiteShare]
     problems: dict[str, int]
     classes: Classes | None = None
+    attribute: str | None = None
 
     def to_json(self) -> Tree:
         """The report as plain values."""
@@ -485,7 +543,7 @@ def split(
     paths: str | Path | Sequence[str | Path],
     sites: int,
     *,
-    by: By = "iid",
+    by: str = "iid",
     seed: int = 1,
     alpha: float | None = None,
     out: str | Path,
@@ -494,7 +552,8 @@ def split(
 ) -> SplitReport:
     """Read files, deal their documents to sites (see `partition`), write one file or folder each.
 
-    `format` is the format of the files (None: detect it), `to` the one to write (None: the same).
+    `by` may also be `attribute=NAME`. `format` is the format of the files (None: detect it), `to`
+    the one to write (None: the same).
 
     Raises:
         DataError: as `partition` does; or there is no document, or a site's file already exists.
@@ -510,7 +569,10 @@ def split(
     kind = format_named(to or formats[0])
     asked = sum(stated_pairs(document) is not None for document in documents)
     classes: Classes = "relations" if 2 * asked > len(documents) else "entities"
-    dealt = partition(documents, sites, by=by, seed=seed, alpha=alpha, classes=classes)
+    way, attribute = _way(by)
+    dealt = partition(
+        documents, sites, by=way, seed=seed, alpha=alpha, classes=classes, attribute=attribute
+    )
     folder = Path(out)
     paths_of = {name: folder / (name + kind.suffix) for name in dealt}
     taken = next((path for path in (folder / DESCRIPTION, *paths_of.values()) if path.exists()), "")
@@ -525,8 +587,8 @@ def split(
     for name, part in dealt.items():
         problems += write(part, paths_of[name], kind.name)
         groups: set[str] = set()
-        if by in ("file", "domain"):
-            groups = {group_of(document, by) for document in part}
+        if way in ("file", "domain", "attribute"):
+            groups = {group_of(document, way, attribute=attribute) for document in part}
         shares[name] = SiteShare(
             path=paths_of[name].name,
             documents=len(part),
@@ -536,18 +598,31 @@ def split(
             relations=relations_by_type(part),
         )
     report = SplitReport(
-        by=by,
+        by=way,
         seed=seed,
-        alpha=ALPHA.get(by) if alpha is None else alpha,
+        alpha=ALPHA.get(way) if alpha is None else alpha,
         format=kind.name,
         sources=tuple(readings),
         sites=shares,
         problems=count_problems(problems),
-        classes=classes if by == "dirichlet" else None,
+        classes=classes if way in ("dirichlet", "types") else None,
+        attribute=attribute,
     )
     text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
     write_text(folder / DESCRIPTION, text + "\n")
     return report
+
+
+def _way(by: str) -> tuple[By, str | None]:
+    """The way to deal, and the name of the attribute in `attribute=NAME`. Raises DataError."""
+    name, _, attribute = by.partition("=")
+    way = next((one for one in KINDS if one == name), None)
+    if way is None or bool(attribute) != (way == "attribute"):
+        known = ", ".join(one + "=NAME" * (one == "attribute") for one in KINDS)
+        raise DataError(
+            "unknown way to deal documents", expected=known, got=printable(repr(by), 60)
+        )
+    return way, attribute or None
 
 
 def read_all(

@@ -495,7 +495,8 @@ def _dealt(
     for part, documents in corpus.items():
         if not documents:
             continue
-        for name, share in _dealt_part(documents, part, settings).items():
+        like = corpus["train"] if part != "train" else None
+        for name, share in _dealt_part(documents, part, settings, like=like).items():
             sites.setdefault(name, {p: [] for p in PARTS})[part] = share
     given = [part for part in PARTS if corpus[part]]
     for name in sites:
@@ -507,7 +508,7 @@ def _dealt(
 
 
 def _dealt_part(
-    documents: list[Document], part: str, settings: Settings
+    documents: list[Document], part: str, settings: Settings, *, like: Sequence[Document] | None
 ) -> dict[str, list[Document]]:
     """A part of a corpus, dealt as the settings say; held-out bags always stay whole."""
     split, same = settings.split, settings.bags.same_entity
@@ -525,7 +526,8 @@ def _dealt_part(
         seed=split.seed,
         alpha=split.alpha,
         classes="relations" if task.pairs else "entities",
-        everybody=everybody,
+        attribute=split.attribute,
+        like=like,
     )
 
 

@@ -419,11 +419,17 @@ class SplitTable(Table):
     """dealt too; with fewer documents than sites, the first sites get one each"""
     test: Paths = ()
     """as `dev`"""
-    by: Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"] = "iid"
-    """`iid`, `file`, `domain`, `dirichlet` (skewed types or relations), `quantity` (skewed sizes),
-    `pair` (one pair of entities, one site)"""
+    by: Literal[
+        "iid", "file", "domain", "attribute", "dirichlet", "types", "quantity", "pair",
+    ] = "iid"  # fmt: skip
+    """`iid`, `file`, `domain`, `attribute` (one author, patient or ward, one site), `dirichlet`
+    (skewed types or relations), `types` (a few types a site), `quantity` (skewed sizes), `pair`
+    (one pair of entities, one site)"""
+    attribute: Annotated[str, Field(min_length=1)] | None = None
+    """of `attribute`: its name in the documents, such as `"ward"`"""
     alpha: Annotated[float, Field(gt=0)] | None = None
-    """of `dirichlet` (0.5), `quantity` (1): smaller is more uneven"""
+    """of `dirichlet` (0.5), `quantity` (1): smaller is more uneven; of `types` (2): types, or
+    relations, at each site"""
     holdout_from: Literal["site", "corpus"] = "site"
     """hold out at each `site`, or of the `corpus` before it is dealt"""
     disjoint_by: str = ""
@@ -644,6 +650,12 @@ class Settings(Table):
             f"two sites are called {', '.join(map(repr, twice))}": twice,
             f"select.by must be {', '.join(rates)} or last for task {self.task!r}, not"
             f" {self.select.by!r}": self.select.by not in (*rates, "last"),
+            'split.by = "attribute" needs the attribute\'s name: split.attribute = "ward"': (
+                self.split and self.split.by == "attribute" and self.split.attribute is None
+            ),
+            'split.attribute is for split.by = "attribute"': (
+                self.split and self.split.by != "attribute" and self.split.attribute
+            ),
             "give either device or devices, not both": self.devices and self.device != "cpu",
             f"workers = {self.workers} leave some of the {len(self.devices or ())} devices idle:"
             " set workers to as many, or more": self.workers < len(self.devices or ()),
