@@ -35,7 +35,7 @@ TABLES = {
     "security/audit/run.py": "--table",
     "security/privacy/run.py": "--table",
     "speed/bytes/run.py": "--table",
-    "speed/flower/run.py": "--table",
+    "speed/peers/run.py": "--table",
 }
 """Programs that print the table of what was measured, and how."""
 SIZES = {
@@ -55,6 +55,8 @@ SIZES = {
     "speed/federation/workers.py": "--synthetic --share 0.02 --sites 2 --rounds 1 --repeat 1",
     "speed/gpu/speed.py": "--device cpu --precision float32 --sizes tiny --sides ours plain"
     " --steps 2 --batch-sizes 2 4 --length 16 --repeats 1",
+    "speed/peers/run.py": "--only tagger --sides ours careful --sentences 20 --repeats 1"
+    " --keep OUT/found.json",
     "speed/tagger/run.py": "--sentences 40 --repeats 1",
 }
 """The smallest size of each program that needs no corpus and takes seconds."""
@@ -69,6 +71,8 @@ ON_CORPORA = {
     " --set rounds=1 data.train_share=0.02",
     "security/attacks/run.py": "--out OUT --only 1e30/median --rounds 1",
     "speed/flare/signing.py": "--rounds 3 --sites 2 --share 0.02",
+    "speed/peers/run.py": "--only encoder --sides ours careful --sentences 10 --repeats 1"
+    " --keep OUT/found.json",
     "speed/relations/scoring.py": "--repeats 1 --examples 8",
     "speed/relations/training.py": "--repeats 1 --examples 8 --long 4",
     "speed/tokens/run.py": "--sentences 10 --repeats 1",
@@ -136,9 +140,6 @@ def _link(folder: Path) -> str:
 @pytest.mark.slow
 @each("path", [one for one in PROGRAMS if "ArgumentParser(" in one.read_text("utf-8")])
 def test_help_says_what_a_benchmark_does(path: Path, tmp_path: Path) -> None:
-    foreign = {"flair_peer.py": "flair"}
-    if path.name in foreign:
-        pytest.importorskip(foreign[path.name])
     if path.name == "common.py":
         pytest.skip("its parser is that of the programs beside it")
     assert "usage:" in _run(path.relative_to(BENCHMARKS).as_posix(), "--help", tmp_path)

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tagger"))
 
 from plain import PlainTagger
 

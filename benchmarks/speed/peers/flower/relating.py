@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 from torch.nn import functional
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "relations"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "relations"))
 
 from common import plain_model
 

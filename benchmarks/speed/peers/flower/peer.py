@@ -1,5 +1,5 @@
 """A recipe's training in Flower's simulation: python peer.py RECIPE ROUNDS, in an environment of
-its own with flwr. Prints the scores as JSON on its last line. See `run.py`.
+its own with flwr. Prints the scores as JSON on its last line. See `whole.py`.
 
 Dealing and reading text are confide's own functions, as is the form in which a batch is padded:
 what is timed is the model, its training and the federation.
