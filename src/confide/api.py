@@ -77,7 +77,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"{__name__}.{name} was removed: {FUNCTIONS[name]}")
     if name not in _homes():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    function = getattr(import_module(_homes()[name]), name)
+    from confide.text.reading import gc_paused
+
+    with gc_paused():  # imports make many objects and hardly any garbage
+        function = getattr(import_module(_homes()[name]), name)
     globals()[name] = function
     return function
 

@@ -96,6 +96,11 @@ def test_annotations_of_the_source_are_left_out(model: Path) -> None:
     assert found(predicted) == found(gold)
 
 
+def test_a_tagger_has_nothing_for_int8(model: Path, note: Path) -> None:
+    with pytest.raises(SettingsError, match="int8 is for the large linear layers of an encoder"):
+        predict(model, [note], int8=True)
+
+
 def test_the_same_file_twice_gets_two_names(model: Path, note: Path) -> None:
     documents = predict(model, [note, note])
     assert len({document.id for document in documents}) == 2

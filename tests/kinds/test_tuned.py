@@ -17,8 +17,10 @@ from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode_file, encode
 from confide.kinds.encoder import EncoderSpec
 from confide.methods import METHODS
-from confide.runs.loading import open_models
+from confide.runs.folder import RunFolder
+from confide.runs.loading import LocalRun, open_models
 from confide.runs.run import run
+from confide.training import devices
 from confide.training.context import VARIABLE
 from confide.training.encoder import Tuning
 from contract.corpus import tiny
@@ -140,10 +142,22 @@ def test_every_method_trains_a_part(pair: str, way: str, tmp_path: Path) -> None
         *zip([pair for pair in WITH_ENCODER if pair not in FEDAVG], cycle(FAMILIES), strict=False),
     ],
 )
-def test_every_method_trains_every_family(pair: str, family: str, tmp_path: Path) -> None:
-    """A family is what a kind reads with, whatever the method: others read one family each."""
+def test_every_method_trains_every_family(
+    pair: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A family is what a kind reads with, whatever the method: others read one family each.
+
+    Each reads in int8 too.
+    """
     name = named(f"tiny-{family}", lambda folder: of_family(family, folder))
     own = ["rounds=1", f"classifier.encoder={name}", "classifier.max_length=32"]
     run(settings_of(tmp_path, pair, *own), out=tmp_path / "run")
-    models = open_models(tmp_path / "run", site="site-1" if METHODS[pair].personal else None)
+    site = "site-1" if METHODS[pair].personal else None
+    models = open_models(tmp_path / "run", site=site)
     assert models.entities or models.relations
+    monkeypatch.setattr(devices, "_LEAST", 1)
+    narrow = open_models(tmp_path / "run", site=site, int8=True)
+    if (model := narrow.entities or narrow.relations) is not None:
+        assert any(isinstance(one, devices.Int8Linear) for one in model.model.modules())
+        documents = LocalRun.of(RunFolder(tmp_path / "run"), None).gathered.specs[0].train[:9]
+        assert len(model(documents)) == len(documents)

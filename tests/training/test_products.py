@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from cases import each
+from confide.errors import SettingsError
 from confide.training import devices
-from confide.training.devices import WideLinear, has_wide_products, widen
+from confide.training.devices import Int8Linear, WideLinear, has_wide_products, in_int8, widen
 
 SHAPES = [(7, 5), (3, 7, 5), (2, 3, 7, 5)]
 
@@ -108,3 +109,46 @@ def test_a_build_without_the_operator_goes_the_usual_way(monkeypatch: pytest.Mon
     assert not has_wide_products.__wrapped__()
     monkeypatch.setattr(devices, "_product", lambda left, right: left @ right.t() + 1)
     assert not has_wide_products.__wrapped__()
+
+
+# --- int8 ---------------------------------------------------------------------------------------
+
+
+class Body(nn.Sequential):
+    """An encoder, as `devices` knows one."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self[0]
+
+
+@each("vnni", [True, False])
+@each("bias", [True, False])
+def test_a_layer_in_int8_gives_about_the_same_numbers(
+    vnni: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_vnni": vnni})
+    torch.manual_seed(1)
+    layer, values = nn.Linear(64, 48, bias=bias), torch.randn(3, 7, 64)
+    found = Int8Linear(layer)(values)
+    away = (found - layer(values)).abs().max() / layer(values).abs().max()
+    assert found.shape == (3, 7, 48)
+    assert 0 < away < 0.03
+
+
+def test_a_copy_in_int8_shares_all_else_and_leaves_the_model_alone() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(Body(nn.Embedding(9, 8), nn.Linear(8, 8)), nn.Linear(8, 8))
+    ids = torch.arange(9)
+    before = model(ids)
+    narrow = in_int8(model)
+    assert [type(one) for one in narrow[0]] == [nn.Embedding, Int8Linear]
+    assert narrow[0][0].weight is model[0][0].weight
+    assert type(narrow[1]) is nn.Linear and narrow[1].weight is model[1].weight
+    assert type(model[0][1]) is nn.Linear and torch.equal(model(ids), before)
+    torch.testing.assert_close(narrow(ids), before, atol=0.1, rtol=0)
+
+
+def test_models_without_large_layers_have_no_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_LEAST", 2**16)
+    with pytest.raises(SettingsError, match="large linear layers of an encoder"):
+        in_int8(nn.Sequential(Body(nn.Linear(8, 8)), nn.Linear(400, 400), nn.LSTM(400, 400)))

@@ -1,9 +1,11 @@
-"""MiniLM that tags words: confide in float32, and its export in onnxruntime, in float32 and int8.
+"""MiniLM that tags words in float32 and int8: confide, and its export in onnxruntime.
 
-    python benchmarks/speed/tokens/int8.py RUN [--threads 1] [--repeats 3] [--json FILE]
+    python benchmarks/speed/tokens/int8.py RUN [--files FILE...] [--sentences N] [--no-export]
+        [--threads 1] [--repeats 3] [--json FILE]
 
-RUN is a run of `model.kind = "encoder"` on NCBI-disease. All sides read the same batches of its
-development and test text and decode in the same way; shown are sentences a second and strict F1.
+RUN is a run of `model.kind = "encoder"`. All sides read the same batches of the files, by default
+NCBI-disease's development and test text, and decode in the same way; shown are sentences a second
+and strict F1.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from confide.runs.loading import load_release
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training.batches import examples_from
+from confide.training.devices import in_int8
 
-FILES = ("devel.tsv", "test.tsv")
+FILES = [f"$CONFIDE_DATA/ncbi_disease_ner/{name}" for name in ("devel.tsv", "test.tsv")]
 
 
 class Exported(nn.Module):
@@ -49,6 +52,9 @@ class Exported(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
+    parser.add_argument("--files", nargs="+", default=FILES, help="CoNLL files")
+    parser.add_argument("--sentences", type=int, help="the first N; all by default")
+    parser.add_argument("--no-export", action="store_true", help="confide's own sides alone")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write what was measured")
@@ -58,12 +64,14 @@ def main() -> None:
         copy = release(given.run, out=Path(place, "copy"))
         extractor = load_release(copy)
         trainer, sides = extractor.trainer, {"confide, float32": extractor.model}
-        for name, int8 in (("onnxruntime, float32", False), ("onnxruntime, int8", True)):
+        sides["confide, int8"] = in_int8(extractor.model)
+        exports = {"onnxruntime, float32": False, "onnxruntime, int8": True}
+        for name, int8 in () if given.no_export else exports.items():
             folder = export(copy, to="onnx", out=Path(place, name), int8=int8)
             sides[name] = Exported(folder / "model.onnx", given.threads)
-        folder = "$CONFIDE_DATA/ncbi_disease_ner"
-        read_in = (read(locate(f"{folder}/{name}"), format="conll") for name in FILES)
+        read_in = (read(locate(name), format="conll") for name in given.files)
         examples, _ = examples_from([one for text in read_in for one in text.documents])
+        examples = examples[: given.sentences]
         text = trainer.prepared(examples)
         found, times = {}, {name: [] for name in sides}
         for turn in range(given.repeats + 1):

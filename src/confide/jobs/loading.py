@@ -204,6 +204,7 @@ def load(
     types: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
     threshold: float = 0.0,
+    int8: bool = False,
 ) -> LoadedModel:
     """Load the model of a run or release, or a chain of two, to annotate text with.
 
@@ -215,7 +216,7 @@ def load(
         DataError: no relation is possible between the entity types that the recogniser finds.
         SettingsError: `types`, `names` or `threshold` is out of range.
     """
-    models = open_models(run, site=site, key=key, types=types)
+    models = open_models(run, site=site, key=key, types=types, int8=int8)
     check_options(models, names, threshold=threshold)
     if models.entities is not None and models.relations is not None:
         common_names(models, [], names)

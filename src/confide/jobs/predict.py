@@ -44,6 +44,7 @@ def predict(
     types: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
     threshold: float = 0.0,
+    int8: bool = False,
 ) -> list[Document]:
     """Annotate files or standard input (`-`) with the models of runs or releases.
 
@@ -60,6 +61,7 @@ def predict(
         names: what the relation model calls the entity types, where names differ by more than case;
             "" leaves a type out. The documents keep their own names.
         threshold: drop relations with a lower confidence.
+        int8: on a processor, large linear layers take a byte for each weight and are faster.
 
     Warns (`Note`) of what is not looked at.
 
@@ -68,9 +70,10 @@ def predict(
         MissingDataError, FormatError: a source cannot be read.
         RunError: a folder holds no model, or two models have the same task.
         DataError: no relation is possible between the entity types at hand.
-        SettingsError: `types`, `names` or `threshold` is out of range.
+        SettingsError: `types`, `names` or `threshold` is out of range, or there is no layer for
+            `int8`.
     """
-    models = open_models(run, site=site, key=key, types=types)
+    models = open_models(run, site=site, key=key, types=types, int8=int8)
     check_options(models, names, threshold=threshold)
     documents = read_sources(sources, format=format)
     note_cut(models, documents)
@@ -91,6 +94,7 @@ def evaluate(
     mode: Mode = "default",
     types: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
+    int8: bool = False,
 ) -> Scored:
     """Score the models of runs on annotated files, or on documents.
 
@@ -112,7 +116,7 @@ def evaluate(
     entities are matched. Raises as `predict` does, and DataError if the files hold no entity
     or no relation, or none whose type or name the model knows.
     """
-    models = open_models(run, site=site, key=key, types=types)
+    models = open_models(run, site=site, key=key, types=types, int8=int8)
     documents = read_sources(data, format=format)
     note_cut(models, documents)
     files = models.split(documents)
@@ -426,6 +430,7 @@ def facts(
     types: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
     threshold: float = 0.0,
+    int8: bool = False,
 ) -> list[StatedFact]:
     """The facts in files or standard input (`-`), the likeliest first.
 
@@ -441,10 +446,11 @@ def facts(
         names: what the model calls the entity types.
         threshold: 0 gives each pair its likeliest relation, unless that is none; more gives every
             relation that is at least this likely.
+        int8: large linear layers take a byte for each weight.
 
     Raises as `predict` does, and RunError if the run finds no facts.
     """
-    models = open_models(run, site=site, key=key, types=types)
+    models = open_models(run, site=site, key=key, types=types, int8=int8)
     extract = models.relations
     if extract is None or extract.finds != "facts":
         raise RunError(

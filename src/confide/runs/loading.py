@@ -32,6 +32,7 @@ from confide.tasks import TASKS, TaskName
 from confide.text.document import PAIR, Document
 from confide.text.segment import Splitting, WordsCut, into_sentences
 from confide.training.batches import only
+from confide.training.devices import in_int8
 
 if TYPE_CHECKING:
     from confide.kinds import Extractor
@@ -248,6 +249,24 @@ class Models:
             relations = relations.only(wanted)
         return replace(self, entities=entities, relations=relations, wanted=frozenset(wanted))
 
+    def in_int8(self) -> Models:
+        """The models with large linear layers in int8; of a chain, those that have any.
+
+        Raises SettingsError as `training.devices.in_int8` does.
+        """
+        found: dict[str, Any] = {}
+        refused: list[SettingsError] = []
+        for name, one in (("entities", self.entities), ("relations", self.relations)):
+            if one is None:
+                continue
+            try:
+                found[name] = replace(cast(Any, one), model=in_int8(cast(Any, one).model))
+            except SettingsError as error:
+                refused.append(error)
+        if not found:
+            raise refused[0]
+        return replace(self, **found)
+
     def asked(self, gold: Sequence[Document]) -> list[Document]:
         """Annotated documents with only what is wanted; relations go with their entities."""
         if (wanted := self.wanted) is None:
@@ -290,6 +309,7 @@ def open_models(
     site: str | None = None,
     key: Path | None = None,
     types: Sequence[str] | None = None,
+    int8: bool = False,
 ) -> Models:
     """Open runs at their selected rounds, or releases. Raises as `predict` does.
 
@@ -325,6 +345,8 @@ def open_models(
         splitting=splitting,
         words_cut=words_cut,
     )
+    if int8:
+        models = models.in_int8()
     if types is not None:
         return models.only(types)
     usual = {name for table in tables if isinstance(table, SiteTable) for name in table.types}

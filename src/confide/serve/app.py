@@ -314,6 +314,7 @@ def run_server(
     *,
     pages: ServedPages,
     key: Path | None = None,
+    int8: bool = False,
     texts: Sequence[Path] = (),
     say: Callable[[str], None],
 ) -> None:
@@ -345,7 +346,7 @@ def run_server(
     if texts and pages.corrections is None:
         raise SettingsError("nobody said where corrections go", fix="add --corrections DIR")
     named = [run for run in runs if run not in folders]
-    models = serve_models(named, key=key, limits=pages.limits)
+    models = serve_models(named, key=key, int8=int8, limits=pages.limits)
     documents = [one for path in texts for one in read(path).documents]
     watched = Path(folders[0]).expanduser() if folders else None
     listen(replace(pages, models=models, texts=documents, watched=watched), at, say=say)

@@ -146,11 +146,15 @@ def model_names(runs: Sequence[str]) -> dict[str, tuple[str, str | None]]:
 
 
 def serve_models(
-    runs: Sequence[str], *, key: Path | None = None, limits: CallerLimits = USUAL
+    runs: Sequence[str],
+    *,
+    key: Path | None = None,
+    int8: bool = False,
+    limits: CallerLimits = USUAL,
 ) -> dict[str, Served]:
     """The models by name, each read once before the first ask. Raises as `confide.load` does."""
     return {
-        name: serve_model(name, load(run, site=site, key=key), limits=limits)
+        name: serve_model(name, load(run, site=site, key=key, int8=int8), limits=limits)
         for name, (run, site) in model_names(runs).items()
     }
 
