@@ -266,7 +266,7 @@ def test_two_ledgers_that_say_the_same_agree(tmp_path: Path) -> None:
     found = compare_ledgers(server, noted(tmp_path / "site", (1, "loss", 4), (2, "loss", 4)))
     assert found.agree and (found.site, found.messages, found.again) == ("north", 2, 0)
     crashed = noted(tmp_path / "crashed", (1, "loss", 4), (2, "loss", 4), (2, "loss", 4))
-    found = compare_ledgers(server, crashed / "ledger.jsonl")
+    found = compare_ledgers(str(server), str(crashed / "ledger.jsonl"))
     assert found.agree and found.again == 1
 
 

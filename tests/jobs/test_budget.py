@@ -49,7 +49,7 @@ def test_the_proposal_spends_the_budget_on_the_same_passes(done: Path, tmp_path:
 
 
 def test_no_budget_buys_more_than_one_upload_for_each_batch(done: Path) -> None:
-    found = budget(done, megabytes=1e6, passes=2)
+    found = budget(str(done), megabytes=1e6, passes=2)
     assert found.local_steps == 1
     assert found.passes == 2
     assert found.optimiser_state == "keep"

@@ -12,7 +12,7 @@ import pytest
 
 from cases import each
 from confide.errors import DataError, KeyFileError, MissingDataError, Note, RunError, SettingsError
-from confide.federation.keys import new_key
+from confide.federation.keys import new_key, read_key
 from confide.jobs.loading import load
 from confide.jobs.predict import evaluate, predict
 from confide.runs import folder
@@ -291,6 +291,13 @@ def test_other_character_parts_are_released_too(tmp_path: Path, character: str) 
     keyed = predict(model, [own])
     assert found(keyed)
     assert [d.entities for d in predict(out, [own])] == [d.entities for d in keyed]
+
+
+def test_paths_may_be_strings(model: Path, tmp_path: Path, note: Path) -> None:
+    secret = read_key(RunFolder(model).key_file(RunFolder(model).settings()))
+    key = str(new_key(str(tmp_path / "again.key"), secret))
+    out = release(str(model), out=str(tmp_path / "released"), key=key)
+    assert found(predict(str(out), [note])) == found(predict(str(model), [note], key=key))
 
 
 def test_a_release_of_one_site_of_alone(alone: Path, tmp_path: Path) -> None:

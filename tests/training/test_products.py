@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from cases import each
 from confide.errors import SettingsError
@@ -109,6 +110,19 @@ def test_a_build_without_the_operator_goes_the_usual_way(monkeypatch: pytest.Mon
     assert not has_wide_products.__wrapped__()
     monkeypatch.setattr(devices, "_product", lambda left, right: left @ right.t() + 1)
     assert not has_wide_products.__wrapped__()
+
+
+def test_exporters_see_a_usual_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They know no operator of oneDNN."""
+    monkeypatch.setattr(devices, "has_wide_products", lambda: True)
+    monkeypatch.setattr(devices, "_product", None)
+    layer, values = WideLinear(5, 3).eval(), torch.ones(2, 5)
+    with torch.no_grad():
+        with pytest.warns(DeprecationWarning):
+            traced: nn.Module = torch.jit.trace(layer, values, check_trace=False)
+        exported = torch.export.export(layer, (values,)).module()
+        for made in (traced, exported):
+            assert torch.equal(made(values), functional.linear(values, layer.weight, layer.bias))
 
 
 # --- int8 ---------------------------------------------------------------------------------------

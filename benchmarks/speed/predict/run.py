@@ -2,12 +2,13 @@
 
     python benchmarks/speed/predict/run.py cold RUN [--other SRC] [--turns 5]
     python benchmarks/speed/predict/run.py warm RUN --text FILE [--other SRC] [--turns 5]
-    python benchmarks/speed/predict/run.py encoder RUN --text FILE [--turns 3]
+    python benchmarks/speed/predict/run.py encoder RUN --text FILE [--turns 3] [--json FILE]
 
 `cold` takes `confide predict RUN` of one sentence beside `python -c "import torch"`; `warm` asks
 `nlp.pipe` for all texts, and then for each by itself. SRC is another commit's src/, measured in
 turns with this one. `encoder` labels the texts with a run of `model.kind = "encoder"`: in confide,
-in float32 and int8, in transformers' pipeline, and in a loop of onnxruntime on the export in int8.
+in float32 and int8, in transformers' pipeline, and in a loop of onnxruntime on the export in int8;
+peers are given the texts by length.
 FILE has a text a line. Times are of the processor, with one thread; ratios are medians over turns.
 """
 
@@ -102,6 +103,7 @@ def encoder(run: Path, texts: list[str], turns: int) -> Times:
     from confide.api import export, release
 
     torch.set_num_threads(1)
+    by_length = sorted(texts, key=len)
     with tempfile.TemporaryDirectory() as made:
         copy = release(run, out=Path(made, "copy"))
         hf = export(copy, to="hf", out=Path(made, "hf"))
@@ -118,11 +120,11 @@ def encoder(run: Path, texts: list[str], turns: int) -> Times:
         how: Any = {"aggregation_strategy": "simple", "device": -1}
         peer = pipeline("token-classification", model=model, tokenizer=tokenizer, **how)
         sides["transformers' pipeline, float32"] = lambda: peer(texts)
-        sides["transformers' pipeline, batches of 32"] = lambda: peer(texts, batch_size=32)
+        sides["transformers' pipeline, batches of 32"] = lambda: peer(by_length, batch_size=32)
 
         def loop() -> None:
             for start in range(0, len(texts), 32):
-                given = tokenizer(texts[start : start + 32], padding=True, return_tensors="np")
+                given = tokenizer(by_length[start : start + 32], padding=True, return_tensors="np")
                 ids_BP = given["input_ids"]
                 firsts = torch.arange(ids_BP.shape[1]).expand(ids_BP.shape).numpy()
                 inputs = {"input_ids": ids_BP, "firsts": firsts}
@@ -141,6 +143,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path)
     parser.add_argument("--other", type=Path, help="another commit's src/")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the seconds of each side and turn")
     given = parser.parse_args()
     texts = given.text.read_text(encoding="utf-8").splitlines() if given.text else []
     if given.what == "label":
@@ -153,6 +156,8 @@ def main() -> None:
         times = warm(given.run, given.text, sources, given.turns)
     else:
         times = encoder(given.run, texts, given.turns)
+    if given.json:
+        given.json.write_text(json.dumps(times, indent=1), encoding="utf-8")
     first = next(iter(times.values()))
     for name, taken in times.items():
         ratio = statistics.median(a / b for a, b in zip(taken, first, strict=True))

@@ -387,13 +387,14 @@ def _is_to(one: Sealed, site: str) -> bool:
     return isinstance(one.seal, AskSeal) and site in one.seal.audience
 
 
-def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
+def compare_ledgers(run: Path | str, other: Path | str) -> LedgerDifference:
     """Compare the ledger of a run with the one that a site kept of it.
 
     `run` is the run's folder at the server, at the lead or at another site; `other` is the site's.
     Raises RunError if either ledger is missing or unreadable, or if `other` is not the ledger of
     one site.
     """
+    run, other = Path(run), Path(other)
     theirs = other / "ledger.jsonl" if other.is_dir() else other
     if not theirs.is_file():
         raise RunError(

@@ -369,11 +369,12 @@ def simulated_key(seed: int) -> bytes:
     return hashlib.sha256(f"confide simulated key\0{seed}".encode()).digest()
 
 
-def new_key(path: Path, key: bytes | None = None, *, passphrase: bytes | None = None) -> Path:
+def new_key(path: Path | str, key: bytes | None = None, *, passphrase: bytes | None = None) -> Path:
     """Write a key file, readable by its owner only; a new random key unless one is given.
 
     A passphrase encrypts it. Never overwrites a file: raises KeyFileError if there is one.
     """
+    path = Path(path)
     line = _line(key or secrets.token_bytes(_BYTES))
     write_key(path, line if passphrase is None else seal(line, passphrase, kind="shared"))
     return path
@@ -413,7 +414,7 @@ def unlock(paths: Iterable[Path], *, ask: bool = True) -> None:
             continue
 
 
-def protect_key(path: Path) -> Path:
+def protect_key(path: Path | str) -> Path:
     """Encrypt the key in a file, the sites' or a private one, with a passphrase; asks for it.
 
     The file is replaced once the new one is complete and has been opened again. The old key may
@@ -441,7 +442,7 @@ def protect_key(path: Path) -> Path:
     return path
 
 
-def unprotect_key(path: Path) -> Path:
+def unprotect_key(path: Path | str) -> Path:
     """Write the key in a file in plain again. Raises KeyFileError, LockedKeyError."""
     path, content = _own_file(path)
     if not is_sealed(content):
@@ -454,9 +455,9 @@ def unprotect_key(path: Path) -> Path:
     return path
 
 
-def _own_file(path: Path) -> tuple[Path, bytes]:
+def _own_file(path: Path | str) -> tuple[Path, bytes]:
     """The file that `path` leads to, and its content. Raises KeyFileError if it is another's."""
-    path = path.resolve()
+    path = Path(path).resolve()
     if path.exists() and path.stat().st_uid != os.geteuid():
         raise KeyFileError(
             "the key belongs to another user, who could not read it afterwards",

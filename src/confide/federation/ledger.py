@@ -304,13 +304,13 @@ class LedgerRow:
     again: int = 0
 
 
-def ledger(run: Path) -> list[LedgerRow]:
+def ledger(run: Path | str) -> list[LedgerRow]:
     """Return what crossed the wall in a run, by step, direction and field.
 
     A reference run (`alone`) has a ledger per site; they are added up. Raises RunError if the
     folder holds no ledger, or a damaged one.
     """
-    paths = ledger_files(run)
+    paths = ledger_files(Path(run))
     if not paths:
         raise RunError("this folder holds no ledger", where=str(run), fix="name a run's folder")
     counted: dict[tuple[str, str, str, str], list[Entry]] = {}

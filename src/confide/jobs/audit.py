@@ -301,7 +301,7 @@ def audit(
     site: str | None = None,
     most: int = 1000,
     references: int = 0,
-    key: Path | None = None,
+    key: Path | str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> run_folder.Audit:
     """Measure what a finished run tells, and write `audit.json` and `audit.svg` into its folder.
@@ -346,7 +346,7 @@ def audit(
     return done
 
 
-def _opened(path: Path, key: Path | None) -> LocalRun:
+def _opened(path: Path, key: Path | str | None) -> LocalRun:
     """The run with its text. Raises RunError, DataError and what `gather` raises."""
     folder = run_folder.RunFolder(path)
     settings, result = folder.settings(), folder.result()

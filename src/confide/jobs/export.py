@@ -67,12 +67,12 @@ class Copy:
 
 
 def export(
-    run: Path,
+    run: Path | str,
     *,
     to: Target,
-    out: Path,
+    out: Path | str,
     site: str | None = None,
-    key: Path | None = None,
+    key: Path | str | None = None,
     int8: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Path:

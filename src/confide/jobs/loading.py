@@ -200,7 +200,7 @@ def load(
     run: Runs,
     *,
     site: str | None = None,
-    key: Path | None = None,
+    key: Path | str | None = None,
     types: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
     threshold: float = 0.0,

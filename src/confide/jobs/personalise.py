@@ -87,7 +87,7 @@ def personalise(
     site: str | None = None,
     passes: int = 10,
     alone: bool = True,
-    key: Path | None = None,
+    key: Path | str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, AtHome]:
     """Let sites compare the run's model with what they can train at home, and keep what is better.

@@ -69,7 +69,7 @@ class UploadPlan:
         ]
 
 
-def budget(run: Path, *, megabytes: float, passes: float | None = None) -> UploadPlan:
+def budget(run: Path | str, *, megabytes: float, passes: float | None = None) -> UploadPlan:
     """Propose how often to talk, from a run and the megabytes that a site may upload.
 
     `passes` over the text are those of the run unless given. Raises RunError (not finished, no

@@ -55,8 +55,8 @@ RUNS = "runs"
 class RunFolder:
     """The parts of one run on disk."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
 
     @property
     def sites(self) -> Path:

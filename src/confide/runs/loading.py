@@ -58,7 +58,9 @@ READING = "reading.json"
 """A release's rules for sentences and tokens, where they are not the plain ones."""
 
 
-def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
+def release(
+    run: Path | str, *, out: Path | str, site: str | None = None, key: Path | str | None = None
+) -> Path:
     """Write the model of a run to the folder `out`, so that it can be used without the run.
 
     A relation model consists of its weights and the names of relations and types. A tagger, or a
@@ -74,7 +76,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     from confide.runs.card import Copied, write_card
     from confide.runs.sites import gather
 
-    folder = RunFolder(run)
+    folder, out = RunFolder(run), Path(out)
     settings = folder.settings()
     for file in RELEASED:
         if (out / file).exists():
@@ -96,14 +98,14 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     own = next((table for table in settings.site if table.name == site), None)
     splitting = common_splitting(settings, settings.split or own)
     tells = method.kind.release.tells
-    told = Copied(run, site, tells, at_home=kept is not None, calibrator=calibrator)
+    told = Copied(folder.path, site, tells, at_home=kept is not None, calibrator=calibrator)
     beside, fresh = [out / CALIBRATION, out / READING], not out.exists()
     try:  # the model comes last: with it, and not before, this is a release
         write_of_run(out / CALIBRATION, json.dumps(calibrator._asdict()).encode())
         if splitting != Splitting():
             write_of_run(out / READING, json.dumps(asdict(splitting)).encode())
         beside.append(write_card(out, told))
-        holders = Holders(find, key, _apart(settings))
+        holders = Holders(find, Path(key) if key else None, _apart(settings))
         write_release(method.kind, form, weights, out=out, holders=holders)
     except BaseException:
         for path in beside:
@@ -307,7 +309,7 @@ def open_models(
     run: Runs,
     *,
     site: str | None = None,
-    key: Path | None = None,
+    key: Path | str | None = None,
     types: Sequence[str] | None = None,
     int8: bool = False,
 ) -> Models:
@@ -400,7 +402,7 @@ def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
 
 
 def _opened(
-    folder: HeldFolder, *, site: str | None, key: Path | None, others: Sequence[HeldFolder]
+    folder: HeldFolder, *, site: str | None, key: Path | str | None, others: Sequence[HeldFolder]
 ) -> tuple[Extractor, SiteTable | SplitTable | None, frozenset[str] | None]:
     """The model in a folder, and the table of the settings with the names in the site's files.
 
@@ -416,7 +418,7 @@ def _opened(
         site = None
     state, memory = folder.trained(method, site)
     own = next((table for table in settings.site if table.name == site), None)
-    secret = key or (Path(own.key) if own and own.key else folder.key_file(settings))
+    secret = Path(key or (own and own.key) or folder.key_file(settings))
     try:
         secret_key = read_key(secret) if method.keyed else None
         encoder = own.context if own else None
@@ -488,12 +490,13 @@ class LocalRun:
     gathered: Gathered
 
     @classmethod
-    def of(cls, folder: RunFolder, key: Path | None) -> Self:
+    def of(cls, folder: RunFolder, key: Path | str | None) -> Self:
         """Open a run; `key` is the sites' shared key file. Raises RunError and as `gather` does."""
         from confide.runs.sites import gather
 
         settings = folder.settings()
-        gathered = gather(settings, folder.sites, key_file=key or folder.key_file(settings))
+        key_file = Path(key or folder.key_file(settings))
+        gathered = gather(settings, folder.sites, key_file=key_file)
         return cls(folder, settings, method_of(settings), gathered)
 
     def specs(self, site: str | None) -> list[Site]:

@@ -457,8 +457,9 @@ class WideLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """X Wᵀ + b along the last axis."""
-        usual = not input.numel() or input.dtype is not torch.float32 or input.device.type != "cpu"
-        usual = usual or torch.is_autocast_enabled("cpu")
+        usual = torch._C._is_tracing() or torch.compiler.is_exporting()  # to ONNX
+        usual = usual or input.dtype is not torch.float32 or input.device.type != "cpu"
+        usual = usual or not input.numel() or torch.is_autocast_enabled("cpu")
         if usual or not has_wide_products():
             return functional.linear(input, self.weight, self.bias)
         values_ND = input.reshape(-1, self.in_features)
