@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cases import each
+from confide.cli.options import ReadingOptions
 from confide.errors import DataError, KeyFileError, MissingDataError, Note, RunError, SettingsError
 from confide.federation.keys import new_key, read_key
 from confide.jobs.loading import load
@@ -96,9 +97,15 @@ def test_annotations_of_the_source_are_left_out(model: Path) -> None:
     assert found(predicted) == found(gold)
 
 
-def test_a_tagger_has_nothing_for_int8(model: Path, note: Path) -> None:
+def test_a_tagger_has_nothing_for_int8(model: Path) -> None:
     with pytest.raises(SettingsError, match="int8 is for the large linear layers of an encoder"):
-        predict(model, [note], int8=True)
+        load(model, int8=True)
+    with pytest.raises(SettingsError, match="int8 is for the large linear layers of an encoder"):
+        ReadingOptions(int8=True).models(model, None)
+
+
+def test_loaded_models_may_stand_in_place_of_a_run(model: Path, note: Path) -> None:
+    assert predict(load(model).models, [note]) == predict(model, [note])
 
 
 def test_the_same_file_twice_gets_two_names(model: Path, note: Path) -> None:

@@ -23,6 +23,7 @@ from confide.cli import screen, tables
 from confide.errors import SettingsError
 
 if TYPE_CHECKING:
+    from confide.runs.loading import Models
     from confide.text.document import Document, Problem
     from confide.text.formats import Columns, Options
 
@@ -116,7 +117,7 @@ def _explained(one: inspect.Parameter, entries: dict[str, tuple[str, ...]]) -> i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """Options for reading files; each command has some of them.
+    """Options for reading files, and for the model that reads them; each command has some.
 
     Options:
         format (FORMAT): The files' format; detected by default. See `confide data formats`.
@@ -130,6 +131,7 @@ class ReadingOptions:
         bare_type (TYPE): The type for tags that are only B, I or O.
         wanted (--types TYPE,...):
             What is wanted: label entities or relations of these types alone.
+        int8: Encoders in int8: faster on a processor, a little less exact.
     """
 
     format: str | None = None
@@ -142,6 +144,8 @@ class ReadingOptions:
     types: list[str] | None = None
     bare_type: str = "entity"
     wanted: str | None = None
+    key: Path | None = None
+    int8: bool = False
 
     def options(self) -> Options:
         """Return the options for the readers. Raises SettingsError for columns of another form."""
@@ -161,6 +165,14 @@ class ReadingOptions:
     def wanted_types(self) -> list[str] | None:
         """The labels among which a model decides; None: all."""
         return None if self.wanted is None else [one.strip() for one in self.wanted.split(",")]
+
+    def models(self, run: Path, site: str | None) -> Path | Models:
+        """The runs themselves or, if asked for in int8, their models. Raises as `load` does."""
+        if not self.int8:
+            return run
+        from confide.runs.loading import open_models
+
+        return open_models(run, site=site, key=self.key, types=self.wanted_types(), int8=True)
 
     def documents(self, files: Sequence[str]) -> Sequence[str | Document]:
         """The files themselves or, if more than their format was stated, their documents.

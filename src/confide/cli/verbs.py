@@ -435,7 +435,7 @@ def _from_here(path: Path) -> str:
 # --- Use a model
 
 
-@command(app, "predict", reading="format encoding columns skip_broken wanted")
+@command(app, "predict", reading="format encoding columns skip_broken wanted key int8")
 def predict_command(
     run_and_files: list[str],
     *,
@@ -443,10 +443,8 @@ def predict_command(
     to: str = "jsonl",
     out: Path | None = None,
     site: str | None = None,
-    key: Path | None = None,
     names: list[str] | None = None,
     threshold: float = 0.0,
-    int8: bool = False,
 ) -> None:
     """Annotate text with entities, relations or both, each with a confidence.
 
@@ -454,18 +452,17 @@ def predict_command(
         to (FORMAT): Output format, or facts, facts-jsonl.
         out (PATH): Output path; stdout by default.
         threshold (P): Drop relations less likely than P.
-        int8: Faster encoders, in bytes: a little less exact.
         columns (ID,TEXT):
             Columns of a table of notes, by name or number; of CoNLL, TOKEN,none.
     """
     run, files = parse_run_and_files(run_and_files)
     wanted: dict[str, Any] = {"types": reading.wanted_types(), "names": parse_names(names)}
-    wanted |= {"site": site, "format": reading.format, "key": key, "threshold": threshold}
-    wanted |= {"int8": int8}
+    wanted |= {"site": site, "format": reading.format, "key": reading.key, "threshold": threshold}
+    models = reading.models(run, site)
     if to in ("facts", "facts-jsonl"):
-        _write_facts(api.facts(run, reading.documents(files), **wanted), out, format=to)
+        _write_facts(api.facts(models, reading.documents(files), **wanted), out, format=to)
     else:
-        _write_documents(api.predict(run, reading.documents(files), **wanted), out, format=to)
+        _write_documents(api.predict(models, reading.documents(files), **wanted), out, format=to)
 
 
 def _write_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:
@@ -506,35 +503,31 @@ def _write_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) 
         out.write_text(text, encoding="utf-8")
 
 
-@command(app, "evaluate", reading="format scheme wanted")
+@command(app, "evaluate", reading="format scheme wanted key int8")
 def evaluate_command(
     run_and_files: list[str],
     *,
     reading: ReadingOptions,
     site: str | None = None,
-    key: Path | None = None,
     mode: Literal["default", "n2c2"] = "default",
     names: list[str] | None = None,
-    int8: bool = False,
     as_json: bool = False,
 ) -> None:
     """Score a model, or a chain of two, on annotated files.
 
     Options:
         mode: How to match spans.
-        int8: Score what predict --int8 finds.
     """
     run, files = parse_run_and_files(run_and_files)
     found = api.evaluate(
-        run,
+        reading.models(run, site),
         reading.documents(files),
         site=site,
         format=reading.format,
-        key=key,
+        key=reading.key,
         mode=mode,
         types=reading.wanted_types(),
         names=parse_names(names),
-        int8=int8,
     )
     if unknown := found.get("unknown"):
         chained = "micro" in found or "entities" in found
@@ -554,18 +547,17 @@ def _evaluation(found: Scored) -> Iterator[Table]:
     yield tables.score_table(found["relations"], title="Relations, end to end", of="end to end")
 
 
-@command(app, "serve")
+@command(app, "serve", reading="key int8")
 def serve_command(
     runs: list[str] | None = None,
     *,
+    reading: ReadingOptions,
     corrections: Path | None = None,
     texts: list[Path] | None = None,
     kit: Path | None = None,
     asked: str | None = None,
-    key: Path | None = None,
     at: str = "127.0.0.1:8765",
     token_file: Path | None = None,
-    int8: bool = False,
 ) -> None:
     """Read, correct and watch in a browser, and predict by REST. Stop it with Ctrl-C.
 
@@ -581,7 +573,6 @@ def serve_command(
         token_file (FILE):
             Keep the token here, for the next start too; `none`: every account of this machine may
             enter.
-        int8: Faster encoders, in bytes: a little less exact.
     """
     try:
         from confide.serve import app as pages
@@ -591,9 +582,8 @@ def serve_command(
         ) from error
     shown = pages.ServedPages({}, corrections=corrections, kit=kit, asked=asked)
     where = pages.Address.of(at, token_file)
-    pages.run_server(
-        runs or (), where, pages=shown, key=key, int8=int8, texts=texts or (), say=screen.say
-    )
+    how: dict[str, Any] = {"key": reading.key, "int8": reading.int8, "texts": texts or ()}
+    pages.run_server(runs or (), where, pages=shown, say=screen.say, **how)
 
 
 @command(app, "personalise")

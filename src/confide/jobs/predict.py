@@ -35,7 +35,7 @@ STANDARD_INPUT = "-"
 
 
 def predict(
-    run: Runs,
+    run: Runs | Models,
     sources: Sequence[str | Path | Document],
     *,
     site: str | None = None,
@@ -44,12 +44,12 @@ def predict(
     types: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
     threshold: float = 0.0,
-    int8: bool = False,
 ) -> list[Document]:
     """Annotate files or standard input (`-`) with the models of runs or releases.
 
     Args:
-        run: a run that recognises entities, one that finds relations, or both (see `Runs`).
+        run: a run that recognises entities, one that finds relations, or both (see `Runs`); or the
+            `models` of what `confide.load` gave, with what was said there.
         sources: raw text, any format that confide reads, or documents. A model that recognises
             entities replaces those in the text; one for relations alone keeps them and replaces
             relations.
@@ -61,7 +61,6 @@ def predict(
         names: what the relation model calls the entity types, where names differ by more than case;
             "" leaves a type out. The documents keep their own names.
         threshold: drop relations with a lower confidence.
-        int8: on a processor, large linear layers take a byte for each weight and are faster.
 
     Warns (`Note`) of what is not looked at.
 
@@ -70,10 +69,9 @@ def predict(
         MissingDataError, FormatError: a source cannot be read.
         RunError: a folder holds no model, or two models have the same task.
         DataError: no relation is possible between the entity types at hand.
-        SettingsError: `types`, `names` or `threshold` is out of range, or there is no layer for
-            `int8`.
+        SettingsError: `types`, `names` or `threshold` is out of range.
     """
-    models = open_models(run, site=site, key=key, types=types, int8=int8)
+    models = open_models(run, site=site, key=key, types=types)
     check_options(models, names, threshold=threshold)
     documents = read_sources(sources, format=format)
     note_cut(models, documents)
@@ -85,7 +83,7 @@ def predict(
 
 
 def evaluate(
-    run: Runs,
+    run: Runs | Models,
     data: Sequence[str | Path | Document],
     *,
     site: str | None = None,
@@ -94,7 +92,6 @@ def evaluate(
     mode: Mode = "default",
     types: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
-    int8: bool = False,
 ) -> Scored:
     """Score the models of runs on annotated files, or on documents.
 
@@ -116,7 +113,7 @@ def evaluate(
     entities are matched. Raises as `predict` does, and DataError if the files hold no entity
     or no relation, or none whose type or name the model knows.
     """
-    models = open_models(run, site=site, key=key, types=types, int8=int8)
+    models = open_models(run, site=site, key=key, types=types)
     documents = read_sources(data, format=format)
     note_cut(models, documents)
     files = models.split(documents)
@@ -421,7 +418,7 @@ class StatedFact:
 
 
 def facts(
-    run: Runs,
+    run: Runs | Models,
     sources: Sequence[str | Path | Document],
     *,
     site: str | None = None,
@@ -430,7 +427,6 @@ def facts(
     types: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
     threshold: float = 0.0,
-    int8: bool = False,
 ) -> list[StatedFact]:
     """The facts in files or standard input (`-`), the likeliest first.
 
@@ -446,16 +442,15 @@ def facts(
         names: what the model calls the entity types.
         threshold: 0 gives each pair its likeliest relation, unless that is none; more gives every
             relation that is at least this likely.
-        int8: large linear layers take a byte for each weight.
 
     Raises as `predict` does, and RunError if the run finds no facts.
     """
-    models = open_models(run, site=site, key=key, types=types, int8=int8)
+    models = open_models(run, site=site, key=key, types=types)
     extract = models.relations
     if extract is None or extract.finds != "facts":
         raise RunError(
             "this run finds no facts, because it reads the sentences of a pair one by one",
-            where=str(run),
+            where="" if isinstance(run, Models) else str(run),
             expected='a run of task = "bags"',
             fix="write its output with --to jsonl, brat or another format",
         )

@@ -306,7 +306,7 @@ class Models:
 
 
 def open_models(
-    run: Runs,
+    run: Runs | Models,
     *,
     site: str | None = None,
     key: Path | str | None = None,
@@ -317,8 +317,10 @@ def open_models(
 
     A run that is not finished is opened at the best checkpoint so far, with a Note. `types` are the
     entity types and relations that are wanted; by default those that the settings say that `site`
-    wants.
+    wants. Models that are open already stay as they are.
     """
+    if isinstance(run, Models):
+        return run
     folders = _by_task(_paths(run))
     entities: EntityExtractor | None = None
     relations: RelationExtractor | BagExtractor | None = None
