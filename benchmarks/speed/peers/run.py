@@ -399,7 +399,8 @@ def flower(given: argparse.Namespace) -> Found:
             sides["flower_peer"] = whole.theirs(recipe, rounds, seed=given.seed, python=peer)
         for side, one in sides.items():
             seconds[f"{side}: {what}"] = [one["seconds"]]
-            found["gave"][f"{side}: {what}"] = one
+            seconds[f"{side}: {what}, of the processor"] = [one["processor_seconds"]]
+            found["gave"][f"{side}: {what}"] = one["f1"]
     return found
 
 
