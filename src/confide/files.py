@@ -385,24 +385,31 @@ def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
         os.fsync(file.fileno())
 
 
-def write_once(path: Path, data: bytes) -> None:
-    """Write a new file whole, flushed to disk and its owner's alone; one that is there stays.
+def write_once(data: bytes, *paths: Path) -> bool:
+    """Write new files of one folder, whole, flushed to disk and their owner's; ones there stay.
 
-    Of two processes that write one path at once, one wins. Raises OSError.
+    They are made in turn, up to the first that holds something else; returns whether none does. Of
+    two processes that write one path at once, one wins. Raises OSError.
     """
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = path.with_name(f".{secrets.token_hex(8)}")
+    folder = paths[0].parent
+    fresh = folder / f".{secrets.token_hex(8)}"
     try:
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(fresh, path)
+        for path in paths:
+            if not path.exists():
+                if not fresh.exists():
+                    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    new = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                    with open(new, "wb") as file:
+                        file.write(data)
+                        file.flush()
+                        os.fsync(file.fileno())
+                with suppress(FileExistsError):
+                    os.link(fresh, path)
+            if path.read_bytes() != data:
+                return False
     finally:
         fresh.unlink(missing_ok=True)
+    return True
 
 
 def append_durably(path: Path, data: bytes) -> None:

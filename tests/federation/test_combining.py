@@ -29,7 +29,6 @@ from confide.federation.combining import (
     clip_factors,
     combine_changes,
     fewest_left,
-    row_blocks,
 )
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
@@ -322,7 +321,7 @@ def test_rows_of_some_sites_are_combined_among_these(tmp_path: Path) -> None:
 def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = of_sites(tmp_path / "a", Combining("median")).sum(weighed(), ask(), round=1)
     monkeypatch.setattr("confide.federation.combining.BLOCK", 3)
-    monkeypatch.setitem(row_blocks.__kwdefaults__, "most", 3)
+    monkeypatch.setitem(changes.__kwdefaults__, "most", 3)
     pieces = of_sites(tmp_path / "b", Combining("median")).sum(weighed(), ask(), round=1)
     assert same(whole, pieces)
     reply = decode(Reply, encode(pieces))

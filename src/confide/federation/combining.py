@@ -311,8 +311,12 @@ def _squares(change: NDArray[np.float64]) -> float:
     return float(np.nansum(np.square(flat))) if math.isnan(found) else found
 
 
-def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.float64]]:
+def changes(
+    learnt: Learnt, ask: object, reply: object, *, most: int = BLOCK
+) -> Iterator[NDArray[np.float64]]:
     """Iterate over a site's changes, array by array in the order of their names, in flat blocks.
+
+    Each has at most `most` numbers, or is one row.
 
     NaN stands for numbers that the site says nothing about. Raises GuardError if its weight is not
     positive.
@@ -325,13 +329,13 @@ def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.f
         has = learnt.has(reply, name, array.ndim)
         rows = np.atleast_1d(array)
         has = None if has is None else np.broadcast_to(has, rows.shape)
-        for part in row_blocks(rows):
+        for part in row_blocks(rows, most=most):
             change = rows[part].astype(np.float64)
             change /= weight
             if name in start:
                 change -= np.atleast_1d(start[name])[part]
             if has is not None:
-                change[~(has[part] > 0)] = np.nan
+                np.copyto(change, np.nan, where=~(has[part] > 0))
             yield change.ravel()
 
 

@@ -130,7 +130,7 @@ class PrivacyBudget:
         drawn = secrets.token_bytes(_KEY)
         if self._simulated:
             drawn = hmac.digest(self._simulated, run, "sha256")
-        write_once(path, drawn + said)
+        write_once(drawn + said, path)
         kept = path.read_bytes()
         if len(kept) != 2 * _KEY:
             raise GuardError("a run key is damaged", where=str(path), fix="begin another run")

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError
-from confide.federation.combining import row_blocks
 from confide.federation.secure import lanes
 from confide.federation.secure.lanes import EMPTY, LaneLayout, LazyArrays, layout_of, no_lanes
 from confide.federation.steps import Step
@@ -306,7 +305,7 @@ def test_what_a_site_adds_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPa
         )
         whole = layout.lanes_of(MOVE, asked, reply, seed=1)
         with monkeypatch.context() as patch:
-            patch.setitem(row_blocks.__kwdefaults__, "most", 2)
+            patch.setattr(lanes, "_CACHED", 2)
             blocks = layout.lanes_of(MOVE, asked, reply, seed=1)
         assert whole.tobytes() == blocks.tobytes(), width
 

@@ -176,6 +176,22 @@ def test_of_two_that_see_no_mark_the_later_one_does_not_take_the_other_set_for_i
     assert allowed(tmp_path, TURN, FIVE[:4])
 
 
+def test_the_files_of_a_set_are_flushed_to_disk_before_they_are_there_and_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flushing is what a claim takes its time for."""
+    assert allowed(tmp_path, TURN, FIVE)
+    real, there = os.fsync, []
+
+    def flush(file: int) -> None:
+        there.append(len(list(tmp_path.glob("[!.]*"))))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    assert allowed(tmp_path, TURN._replace(round=TURN.round + 1, ask=b"another"), FIVE)
+    assert there == [4] and len(list(tmp_path.glob("[!.]*"))) == 7
+
+
 def test_files_are_the_owners_alone_and_nothing_is_left_over(tmp_path: Path) -> None:
     folder = tmp_path / "sums"
     assert allowed(folder, TURN, FIVE)

@@ -62,6 +62,8 @@ def largest_of(layout: LaneLayout, step: Step, lanes: Lanes) -> dict[str, float]
 
 _BLOCK = 2**18
 """Numbers that are restored at a time."""
+_CACHED = 2**16
+"""Numbers that are put into lanes at a time: few enough to stay in a core's cache."""
 
 
 class LazyArrays(dict[str, np.ndarray]):
@@ -386,7 +388,7 @@ def _put_changes(
     arrays = by_name(getattr(reply, learnt.field))
     if {part.name: part.shape for part in parts} != {n: a.shape for n, a in arrays.items()}:
         raise GuardError(f"{learnt.field} does not have the form of its layout")
-    changed, rounded = changes(learnt, ask, reply), rounder(seed)
+    changed, rounded = changes(learnt, ask, reply, most=_CACHED), rounder(seed)
     for part in parts:  # in the order of their names, as the blocks are
         view, done = views[part.field, part.name].view(f"<i{part.width}"), 0
         shared = part.is_shared and (learnt.weight or learnt.shared)
@@ -403,8 +405,8 @@ def _put_changes(
                 continue
             largest = max(float(block.max()), -float(block.min())) if block.size else 0.0
             if math.isnan(largest):
-                np.nan_to_num(block, copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf)
-                largest = float(np.abs(block).max())
+                np.copyto(block, 0.0, where=np.isnan(block))
+                largest = max(float(block.max()), -float(block.min()))
             if not largest <= most * _SLACK:
                 raise GuardError(f"{part.field}/{part.name} is absurdly large")
             np.rint(np.multiply(block, factor, out=block), out=block)

@@ -130,11 +130,7 @@ class Sets:
 
     def _put(self, names: list[str], said: str) -> bool:
         """Make the files of these names in turn; whether they all hold this, not another set."""
-        for name in names:
-            write_once(self._folder / name, said.encode())
-            if (self._folder / name).read_text() != said:
-                return False
-        return True
+        return write_once(said.encode(), *(self._folder / name for name in names))
 
 
 # --- One sum at a site, from its offer to its shares
