@@ -29,6 +29,7 @@ word_dim = 32
 bilstm_hidden = 32
 [training]
 local_epochs = 1
+[federation]
 """
 
 

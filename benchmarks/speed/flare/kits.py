@@ -119,6 +119,7 @@ def measured(
 ) -> None:
     """Run these settings once for each "up, down" of `travels`, and print a line for each run.
 
+    The settings end within their table `federation`, which these two are added to.
     `told` says what was measured, of the run's result and its memory. Lines are appended to `keep`.
     """
     try:
@@ -127,7 +128,7 @@ def measured(
         for number, travel in enumerate(travels):
             up, down = travel.split(", ")
             file, out = folder / f"run-{number}.toml", folder / f"run-{number}"
-            file.write_text(f'{settings}[federation]\nup = "{up}"\ndown = "{down}"\n')
+            file.write_text(f'{settings}up = "{up}"\ndown = "{down}"\n')
             memory, start = Memory(kits), time.perf_counter()
             memory.start()
             try:

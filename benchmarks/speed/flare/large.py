@@ -1,14 +1,14 @@
 """A large encoder over real processes: the memory of server and sites, and the bytes.
 
-A server and five sites as real processes on loopback, sums under masks, fine-tune all of an encoder
-of BERT-base size (random weights, a vocabulary of 30,000) on a few sentences, for two rounds with
-development text scored after each. The peaks are those of a run's own processes, over the 4 bytes
-of each weight.
+A server and five sites as real processes on loopback, sums under masks or plain, fine-tune all of
+an encoder of BERT-base size (random weights, a vocabulary of 30,000) on a few sentences, for two
+rounds with development text scored after each. The peaks are those of a run's own processes, over
+the 4 bytes of each weight.
 
     python benchmarks/speed/flare/large.py --json large.jsonl [--sites 5] [--layers 12]
-        [--travel "rows, whole" "rows, once" "int8, int4"]
+        [--rounds 1] [--sums plain] [--travel "rows, whole" "rows, once" "int8, int4"]
 
-Needs 24 GB of memory at its full size.
+Needs 24 GB of memory at its full size, 8 GB with two sites, whose sums can only be plain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from confide.flare.nvidia import processes
 
 RUN = """
 method = "fedavg"
-rounds = 2
+rounds = {rounds}
 [model]
 kind = "encoder"
 [classifier]
@@ -40,8 +40,10 @@ tune = "all"
 [training]
 optimiser = "adamw"
 learning_rate = 2e-5
-batch_size = 4
+batch_size = 8
 local_epochs = 1
+[federation]
+sums = "{sums}"
 """
 
 
@@ -63,7 +65,7 @@ def encoder(folder: Path, layers: int) -> Path:
     return folder
 
 
-def consortium(folder: Path, model: Path, count: int, sentences: int) -> list[Any]:
+def consortium(folder: Path, model: Path, count: int, *, sentences: int, sums: str) -> list[Any]:
     """The kits of a server, `count` sites with made-up text and a copy of the model, and a lead."""
     parts = {}
     for part, of_each in (("train", sentences), ("dev", 8), ("test", 8)):
@@ -72,6 +74,8 @@ def consortium(folder: Path, model: Path, count: int, sentences: int) -> list[An
         parts[part] = made[:size]
     names = [f"site-{number}" for number in range(1, count + 1)]
     more = f'context = "{model}"\n'
+    if sums == "plain":
+        more += f"[guards]\nmasked = false\nmin_sites = {min(3, count)}\n"
     kits = founded(folder, parts, sites=names, agreed=["fedavg-encoder"], more=more)
     shutil.copytree(model, Path(kits[0].path) / processes.MODELS / "large")
     return kits
@@ -95,6 +99,7 @@ def told(result: Any, seen: Seen) -> dict[str, Any]:
     sizes = {name: [size for _, size in found] for name, found in seen.items()}
     server = sizes.pop("server")
     return {
+        "rounds": result.rounds,
         "parameters": result.parameters,
         "GB up": round(sum(result.bytes.up.values()) / 1e9, 2),
         "GB down": round(sum(result.bytes.down.values()) / 1e9, 2),
@@ -108,16 +113,19 @@ def told(result: Any, seen: Seen) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sites", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--sentences", type=int, default=16, help="of each site")
+    parser.add_argument("--sentences", type=int, default=24, help="of each site")
+    parser.add_argument("--sums", choices=["masked", "plain"], default="masked")
     parser.add_argument("--travel", nargs="+", default=["rows, whole", "rows, once", "int8, int4"])
     parser.add_argument("--json", type=Path, help="append a line for each run")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = encoder(folder / "made" / "large", given.layers)
-        kits = consortium(folder, model, given.sites, given.sentences)
-        measured(kits, RUN, given.travel, told, folder=folder, keep=given.json)
+        kits = consortium(folder, model, given.sites, sentences=given.sentences, sums=given.sums)
+        settings = RUN.format(sums=given.sums, rounds=given.rounds)
+        measured(kits, settings, given.travel, told, folder=folder, keep=given.json)
 
 
 if __name__ == "__main__":
