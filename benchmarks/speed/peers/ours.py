@@ -50,7 +50,8 @@ def encoder(work: dict[str, Any]) -> Calls:
     own = ours.annotated(ours.prepared(examples), spans, source=set(types))
     model = ours.initial(work["seed"])
     settings = Optimiser("adamw", work["rate"], clip=1.0)
-    nlp = confide.load(Path(work["run"]))
+    run = Path(work["run"])
+    nlp, narrow = confide.load(run), confide.load(run, int8=True)
 
     def train() -> None:
         ours.fit(
@@ -58,7 +59,11 @@ def encoder(work: dict[str, Any]) -> Calls:
             seed=work["seed"],
         )  # fmt: skip
 
-    def label() -> int:
-        return sum(len(one.entities) for one in nlp.pipe(work["texts"]))
+    def labelled(model: Any) -> int:
+        return sum(len(one.entities) for one in model.pipe(work["texts"]))
 
-    return {"train": train, "label": label}
+    return {
+        "train": train,
+        "label": lambda: labelled(nlp),
+        "label in int8": lambda: labelled(narrow),
+    }

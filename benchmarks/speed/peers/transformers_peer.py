@@ -43,7 +43,7 @@ def encoder(work: dict[str, Any]) -> Calls:
         "label (pipeline)": lambda: labelled(1),
         "label (pipeline, batches of 32)": lambda: labelled(32),
         "label (onnxruntime)": looping(exported, Path(work["onnx"]), texts),
-        "label (onnxruntime, int8)": looping(exported, Path(work["int8"]), texts),
+        "label in int8 (onnxruntime)": looping(exported, Path(work["int8"]), texts),
     }
 
 
