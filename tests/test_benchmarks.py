@@ -25,6 +25,7 @@ TABLES = {
     "papers/home/run.py": "--table",
     "papers/lazymil/levels.py": "--table",
     "papers/lazymil/table.py": "HERE/measured.jsonl",
+    "papers/npj/run.py": "--table",
     "papers/skew/run.py": "--table",
     "papers/steps/run.py": "--table",
     "papers/tags/genres.py": "HERE/genres.jsonl",

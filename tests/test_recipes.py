@@ -39,7 +39,8 @@ def test_the_recipes_of_the_experiments_are_there():
                 "feded-chemprot", "feded-gad-paper", "feded-euadr-paper",
                 "feded-i2b2-paper", "lazymil-gids", "lazymil-pgr", "lazymil-nyt10-paper",
                 "lazymil-mirgene-paper", "tags-medical", "tags-crossner",
-                "tags-ontonotes-paper", "notas-es"}  # fmt: skip
+                "tags-ontonotes-paper", "notas-es", "npj-ncbi", "npj-bc2gm", "npj-jnlpba",
+                "npj-bc5cdr-disease", "npj-gad", "npj-euadr"}  # fmt: skip
     assert expected <= set(NAMES)
     assert sorted(NAMES) == NAMES
 
