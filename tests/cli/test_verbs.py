@@ -28,6 +28,7 @@ from confide.federation.events import Event
 from confide.federation.ledger import LedgerRow
 from confide.jobs.comparison import Difference, RunComparison, SideScore
 from confide.jobs.demo import DemoExample, DemoMark, DemoPart, DemoResult
+from confide.jobs.sweep_table import Cell, Spread, SweepReport
 from confide.runs import result as results
 from confide.settings import dump, parse
 from confide.text.document import Document, Entity
@@ -603,6 +604,69 @@ def test_capacity_hands_everything_on(put: Any) -> None:
     assert verb.options == {
         "parts": 4, "seeds": 2, "site": "north", "overrides": ["rounds=1"], "out": Path("c"),
     }  # fmt: skip
+
+
+REPORT = SweepReport(
+    "tiny", ("method",), (1,), "ner", "strict", 1, False,
+    (Cell(1, {"method": "fedavg"}, 1, True, Spread(0.5, None, 0.5, 0.5), None, 9.0, 2.0),),
+)  # fmt: skip
+
+
+class Swept:
+    """Stands in for a sweep: remembers what it was asked."""
+
+    def __init__(self, folder: Path, **failed: str) -> None:
+        self.folder, self.failed = folder, failed
+        self.trained: list[dict[str, Any]] = []
+        self.shown: list[dict[str, Any]] = []
+
+    def train(self, **how: Any) -> dict[str, str]:
+        del how["on_event"]
+        self.trained.append(how)
+        return self.failed
+
+    def report(self, **how: Any) -> SweepReport:
+        self.shown.append(how)
+        return REPORT
+
+    def slurm(self) -> Path:
+        return self.folder / "slurm.sh"
+
+
+def test_sweep_hands_everything_on(put: Any) -> None:
+    swept = Swept(Path("s"))
+    verb = put("sweep", swept)
+    words = ("--grid", "method=a,b", "--grid", "rounds=1,2", "--seeds", "3", "--set", "workers=2")
+    done = call("sweep", "a.toml", *words, "--out", "s", "--workers", "2", "--against", "2")
+    assert done.exit_code == 0 and "1 *" in done.stdout and "fedavg" in done.stdout
+    assert verb.args == ("a.toml",)
+    assert verb.options == {
+        "grid": ["method=a,b", "rounds=1,2"], "seeds": 3, "overrides": ["workers=2"],
+        "out": Path("s"),
+    }  # fmt: skip
+    assert swept.trained == [{"workers": 2, "cell": None}]
+    assert swept.shown == [{"against": 2, "every": False}]
+
+
+def test_a_sweep_that_is_only_looked_at_trains_nothing(put: Any, in_tmp: Path) -> None:
+    swept = Swept(Path("s"))
+    put("sweep", swept)
+    assert call("sweep", "s", "--table", "csv").stdout == REPORT.csv()
+    assert call("sweep", "s", "--table", "markdown", "--all").stdout == REPORT.markdown()
+    assert call("sweep", "s", "--plot", "plots/a.svg").exit_code == 0
+    assert (in_tmp / "plots" / "a.svg").read_text() == REPORT.svg()
+    assert "sbatch s/slurm.sh" in call("sweep", "s", "--slurm").stderr
+    assert swept.trained == [] and swept.shown[1] == {"against": 1, "every": True}
+    assert call("sweep", "s", "--cell", "1-1").stdout == ""
+    call("sweep", "s")
+    assert swept.trained == [{"workers": 1, "cell": one} for one in ("1-1", None)]
+
+
+def test_a_failed_cell_ends_with_exit_code_1(put: Any) -> None:
+    put("sweep", Swept(Path("s"), **{"2-1": "no such file"}))
+    done = call("sweep", "a.toml")
+    assert done.exit_code == 1 and "failed: 2-1: no such file" in done.stderr
+    assert "try again with: confide sweep s" in done.stderr and "fedavg" in done.stdout
 
 
 # --- keys -------------------------------------------------------------------------------

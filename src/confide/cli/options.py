@@ -3,7 +3,8 @@
 What comes before the `*` of a signature are arguments, what comes after are options. The section
 "Options" of a docstring has the help of each, as `name: help`, or with a flag, a metavar or a lower
 bound that differ from the usual, as `name (--flag METAVAR >= 1): help`. Those that mean the same in
-every command are explained in `SHARED` and `ReadingOptions`.
+every command are explained in `SHARED` and `ReadingOptions`. A parameter that is a dataclass stands
+for all of its fields, which its own docstring explains.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
@@ -66,7 +67,16 @@ def command(
         entries = _entries(SHARED) | _entries(ReadingOptions.__doc__) | _entries(function.__doc__)
         own = inspect.signature(function, eval_str=True).parameters
         shared = inspect.signature(ReadingOptions, eval_str=True).parameters
-        parameters = [one for one in own.values() if one.name != "reading"]
+        groups = {
+            name: inspect.signature(one.annotation, eval_str=True).parameters
+            for name, one in own.items()
+            if name != "reading" and isinstance(one.annotation, type)
+            if is_dataclass(one.annotation)
+        }
+        parameters = [one for one in own.values() if one.name not in ("reading", *groups)]
+        for held, fields in groups.items():
+            entries |= _entries(own[held].annotation.__doc__)
+            parameters += fields.values()
         parameters += [one for one in shared.values() if one.name in reading.split()]
 
         def called(**given: Any) -> None:
@@ -74,6 +84,8 @@ def command(
                 given["reading"] = ReadingOptions(
                     **{one: given.pop(one) for one in reading.split()}
                 )
+            for held, fields in groups.items():
+                given[held] = own[held].annotation(**{one: given.pop(one) for one in fields})
             function(**given)
 
         explained = [_explained(one, entries) for one in parameters]

@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,6 +27,7 @@ from confide.cli.options import ReadingOptions, command, parse_names, parse_run_
 from confide.cli.sites import consortium, peers_command, server, site
 from confide.errors import ConfideError, DataError, SettingsError, os_errors_as, printable
 from confide.federation.events import Watcher, to_all
+from confide.files import write_whole
 from confide.removed import VERBS
 from confide.version import __version__
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 # --- The program
 
 PANELS = {
-    "Train": ("demo", "init", "run", "recipes", "settings"),
+    "Train": ("demo", "init", "run", "sweep", "recipes", "settings"),
     "Use a model": ("predict", "evaluate", "serve", "personalise", "release", "export"),
     "Inspect and plan": (
         "report", "compare", "wire", "ledger", "audit", "capacity", "budget", "privacy",
@@ -325,6 +326,100 @@ def _follow_run(
             yield to_all(progress, logs)
     except KeyboardInterrupt as stop:
         raise screen.stop_exit(stop, on_stop(progress.latest.folder)) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridOptions:
+    """The parts of a sweep.
+
+    Options:
+        grid (KEY=VALUE,...): Values of one setting; repeat for each combination with others.
+        seeds (N >= 1): Runs of each cell, with the settings' seed and those after it.
+        out (DIR): The sweep's folder; under runs/ by default.
+    """
+
+    grid: list[str] | None = None
+    seeds: int | None = None
+    overrides: list[str] | None = None
+    out: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownOptions:
+    """Ways to show a sweep. With a sweep's folder, any of them trains nothing.
+
+    Options:
+        table (FORM): Print the table as markdown, latex or csv.
+        plot (FILE.svg): Draw development scores by cell.
+        against (CELL): The cell to compare test scores with; the first by default.
+        every (--all): Show test scores of all cells, not of the chosen one alone.
+    """
+
+    table: Literal["markdown", "latex", "csv"] | None = None
+    plot: Path | None = None
+    against: int | None = None
+    every: bool = False
+
+
+@command(app, "sweep")
+def sweep_command(
+    settings: str,
+    *,
+    made_of: GridOptions,
+    workers: int = 1,
+    cell: str | None = None,
+    slurm: bool = False,
+    shown: ShownOptions,
+    quiet: bool = False,
+) -> None:
+    """Train under each combination of values, and choose by development text.
+
+    Repeat it, or name its folder, to continue. With a folder, --table, --plot, --against and --all
+    show what is there and train nothing.
+
+    Options:
+        settings (SETTINGS|DIR): A settings file, a recipe's name, or the folder of a sweep.
+        workers (N >= 1): Runs at a time, each in a process.
+        cell (CELL[-SEED]): Train only this cell, or one run of it, and show nothing.
+        slurm: Write a job array for Slurm and train nothing.
+    """
+    found = api.sweep(
+        settings,
+        grid=made_of.grid or (),
+        seeds=made_of.seeds,
+        overrides=made_of.overrides or (),
+        out=made_of.out,
+    )
+    where = _from_here(found.folder)
+    if slurm:
+        screen.say(f"submit it with: {shlex.join(['sbatch', str(found.slurm())])}")
+        screen.say(f"then look with: {_line('sweep', where, '--table', 'markdown')}")
+        return
+    looks = any((shown.table, shown.plot, shown.against is not None, shown.every))
+    failed: dict[str, str] = {}
+    if not (looks and found.folder == Path(settings)):
+        try:
+            with screen.ProgressDisplay(quiet=quiet) as watcher:
+                failed = found.train(workers=workers, cell=cell, on_event=watcher)
+        except KeyboardInterrupt as stop:
+            again = f"stopped; continue with: {_line('sweep', where)}"
+            raise screen.stop_exit(stop, again) from None
+    if cell is None:
+        report = found.report(against=shown.against or 1, every=shown.every)
+        if shown.plot is not None:
+            shown.plot.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(shown.plot, report.svg().encode())
+        if shown.table is not None:
+            written = {"markdown": report.markdown, "latex": report.latex, "csv": report.csv}
+            screen.put_file(written[shown.table]())
+        else:
+            screen.show(tables.table_of(report.header, report.lines, caption=report.caption))
+        screen.say(f"sweep's folder: {where}")
+    for name, why in failed.items():
+        screen.say(f"failed: {name}: {why}", style="bold red")
+    if failed:
+        screen.say(f"try again with: {_line('sweep', where)}")
+        raise typer.Exit(1)
 
 
 @command(app, "recipes")

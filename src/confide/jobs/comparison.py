@@ -19,7 +19,13 @@ import numpy as np
 
 from confide.errors import RunError, SettingsError
 from confide.runs import folder as run_folder
-from confide.scoring.intervals import Table, micro_f1, paired_bootstrap
+from confide.scoring.intervals import (
+    Interval,
+    Table,
+    bootstrap_interval,
+    micro_f1,
+    paired_bootstrap,
+)
 from confide.tasks import TASKS, USUAL
 
 Verdict = Literal["better", "worse", "no clear difference"]
@@ -177,6 +183,18 @@ def compare(
         sites={name: difference([name]) for name in names},
         unit=task.drawn,
     )
+
+
+def f1_interval(runs: Sequence[str | Path], *, matching: run_folder.Matching) -> Interval:
+    """The micro-F1 of repeats on all sites' test text and its interval, as `compare` draws.
+
+    Raises RunError as `compare` does.
+    """
+    side = [_scored_run(Path(path)) for path in runs]
+    _check_repeats(side, side)
+    tables = [run.tables(matching) for run in side]
+    _check_texts([*side, *side], tables, tables)
+    return bootstrap_interval(_stacked(tables, sorted(tables[0])), samples=2000)
 
 
 # --- The runs of a comparison, read from their folders, and refused if they cannot be compared

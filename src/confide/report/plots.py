@@ -143,7 +143,6 @@ def site_curve(
     return figure_svg(figure, id=id, alternative=alternative)
 
 
-@matplotlib.rc_context(STYLE)
 def dots(
     rows: Sequence[str],
     runs: Sequence[tuple[Look, Mapping[str, float]]],
@@ -153,9 +152,23 @@ def dots(
     alternative: str,
     ranges: Sequence[Mapping[str, Range]] = (),
 ) -> Markup:
-    """One line per row (a site or a type), one dot per run: fractions, drawn as points of 100.
+    """One line per row (a site or a type), one dot per run, as an element of a page."""
+    figure = dots_figure(rows, runs, x_label=x_label, ranges=ranges)
+    return figure_svg(figure, id=id, alternative=alternative)
 
-    `ranges` holds each run's intervals by row, which are drawn as bars.
+
+@matplotlib.rc_context(STYLE)
+def dots_figure(
+    rows: Sequence[str],
+    runs: Sequence[tuple[Look, Mapping[str, float]]],
+    *,
+    x_label: str,
+    ranges: Sequence[Mapping[str, Range]] = (),
+) -> Figure:
+    """One line per row, one dot per run: fractions, drawn as points of 100.
+
+    `ranges` holds each run's intervals by row, which are drawn as bars. `figure_svg` or `svg_file`
+    makes an SVG of it.
     """
     rows = list(rows)[:MOST_ROWS]
     apart = 0.13 if any(ranges) else 0.0
@@ -176,7 +189,7 @@ def dots(
     axes.grid()
     axes.set_xlim(scores_seen(axes.get_xlim()))
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    return figure_svg(figure, id=id, alternative=alternative)
+    return figure
 
 
 @matplotlib.rc_context(STYLE)
@@ -325,6 +338,7 @@ def _locator(*, whole: bool) -> MaxNLocator:
     return MaxNLocator(6, integer=whole, min_n_ticks=1 if whole else 2)
 
 
+@matplotlib.rc_context(PLAIN)
 def svg_file(figure: Figure, *, transparent: bool = False) -> str:
     """The figure as the text of an SVG file, without the date or the program that made it."""
     buffer = io.StringIO()
