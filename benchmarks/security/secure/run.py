@@ -3,13 +3,15 @@
     python benchmarks/security/secure/run.py bare [--numbers 1.3e6] [--sites 10] [--lost 0.2] \
         [--repeat 3]
     python benchmarks/security/secure/run.py round [--sites 10] [--repeat 3] [--rounds 1]
+    python benchmarks/security/secure/run.py streams [--sites 50] [--repeat 5]
 
 `bare` is the protocol alone: members and server in one process, messages handed over as they are,
 numbers that are already whole. Seconds are those of the processor, of one site on average and of
 the server; bytes are those of the encoded messages that one site sends. The sum is compared with
 the exact one. `round` runs the same rounds of FedAvg plainly and under masks, in turns, and
-compares seconds of the processor, wall time and bytes up. Every measurement is a line in
-`measured.jsonl`.
+compares seconds of the processor, wall time and bytes up. `streams` adds the masks of one site to
+its lanes, in turns with the bare cipher: nanoseconds of the processor for a number and a mask.
+Every measurement is a line in `measured.jsonl`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -31,16 +34,24 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 
 from confide.federation.broadcast import Later
 from confide.federation.messages import encode
 from confide.federation.seals import digest
+from confide.federation.secure.crypto import add_streams
 from confide.federation.secure.lanes import EMPTY, LaneLayout, LanePart, Lanes
 from confide.federation.secure.messages import Opening, Roster
 from confide.federation.secure.server import EncodedAsk, Exchange, SumAttempt, Summing
 from confide.federation.secure.site import Member, Sets, SumAsk, SumTurn
 from confide.federation.secure.steps import GREET, MEET
 from confide.federation.steps import Step
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "speed"))
+
+from turns import in_turn
 
 MEASURED = Path(__file__).parent / "measured.jsonl"
 OWN = "benchmarks/security/secure"
@@ -259,10 +270,41 @@ def round_table(options: argparse.Namespace) -> None:
             runs.clear()
 
 
+def streams(sites: int, numbers: int, repeat: int) -> dict[str, float]:
+    """Nanoseconds for a number and a mask: a site's masks, and the bare cipher, in turns."""
+    lanes, zeros = np.zeros(4 * numbers, np.uint8), memoryview(bytes(2**17))
+    keys = [(os.urandom(32), 1 - 2 * (place % 2)) for place in range(sites)]
+
+    def bare(mode: CTR | GCM) -> None:
+        buffer = bytearray(2**17 + 16)
+        for key, _ in keys:
+            stream = Cipher(AES(key), mode).encryptor()
+            for start in range(0, len(lanes), 2**17):
+                stream.update_into(zeros[: min(2**17, len(lanes) - start)], buffer)
+
+    sides = {
+        "masks": lambda: add_streams([(lanes, 4)], keys),
+        "ctr": lambda: bare(CTR(bytes(16))),
+        "gcm": lambda: bare(GCM(bytes(12))),
+    }
+    each = sites * numbers / 1e9
+    times = in_turn(sides, repeat)
+    return {name: round(statistics.median(own) / each, 3) for name, own in times.items()}
+
+
+def streams_table(options: argparse.Namespace) -> None:
+    """Measure every size that was asked for."""
+    for sites in options.sites:
+        for numbers in map(int, options.numbers):
+            ns = streams(sites, numbers, options.repeat)
+            load = round(os.getloadavg()[0], 1)
+            note(what="streams", sites=sites, numbers=numbers, ns=ns, load=load)
+
+
 def main() -> None:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("what", choices=["bare", "round"])
+    parser.add_argument("what", choices=["bare", "round", "streams"])
     parser.add_argument("--numbers", type=float, nargs="+", default=[1.3e6])
     parser.add_argument("--sites", type=int, nargs="+", default=[10])
     parser.add_argument("--lost", type=float, nargs="+", default=[0, 1, 0.2])
@@ -271,7 +313,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--recipe", default="ncbi-iid10")
     options = parser.parse_args()
-    (bare_table if options.what == "bare" else round_table)(options)
+    {"bare": bare_table, "round": round_table, "streams": streams_table}[options.what](options)
 
 
 if __name__ == "__main__":
