@@ -53,6 +53,7 @@ OWN = {
     "coordinate": "deployment.md#4-run",
     "data formats": "formats/all.md",
     "data label": "labelling.md",
+    "models": "encoders.md#public-models",
     "key protect": "deployment.md#keys-at-rest",
     "key unprotect": "deployment.md#keys-at-rest",
 }
@@ -136,7 +137,9 @@ def of_panel(name: str, page: str) -> Iterator[str]:
     yield "--- | ---"
     verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for verb in PANELS[name]:
-        below = getattr(verbs[verb], "commands", {"": verbs[verb]})
+        below = dict(getattr(verbs[verb], "commands", {"": verbs[verb]}))
+        if getattr(verbs[verb], "invoke_without_command", False):
+            below = {"": verbs[verb], **below}
         for own, command in below.items():
             full = f"{verb} {own}".strip()
             heading = next((one for one in (full, verb) if one in headed), "")

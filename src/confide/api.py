@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.jobs.initialise import init as init
     from confide.jobs.loading import load as load
     from confide.jobs.logs import Logs as Logs
+    from confide.jobs.models import get_model as get_model
+    from confide.jobs.models import known_models as known_models
     from confide.jobs.personalise import personalise as personalise
     from confide.jobs.planning import budget as budget
     from confide.jobs.planning import privacy_plan as privacy_plan

@@ -365,6 +365,21 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+CACHE = "CONFIDE_CACHE"
+"""The variable that names the folder of what can be computed or downloaded again."""
+
+
+def cache_folder() -> Path:
+    """The folder of what can be computed or downloaded again.
+
+    This is `$CONFIDE_CACHE`, else `$XDG_CACHE_HOME/confide`, else `~/.cache/confide`.
+    """
+    if own := os.environ.get(CACHE):
+        return Path(own).expanduser()
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (shared if shared.is_absolute() else Path.home() / ".cache") / "confide"
+
+
 def write_of_run(path: Path, data: bytes) -> None:
     """Write a file of a run atomically. Raises RunError if it cannot be written."""
     with os_errors_as(

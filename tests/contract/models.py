@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from confide.training.encoder import MODELS
+from confide.models import MODELS
 
 
 def folder_of(name: str) -> Path:

@@ -11,8 +11,8 @@ import pytest
 from confide.federation.engines import Hosting
 from confide.federation.site import Site, SiteHost
 from confide.methods import METHODS
+from confide.models import MODELS
 from confide.runs.run import run
-from confide.training.encoder import MODELS
 from contract.corpus import tiny
 from contract.entries import APART, pairs
 from contract.models import folder_of

@@ -12,6 +12,7 @@ import pytest
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import check_reply
 from confide.federation.messages import decode, encode
+from confide.files import cache_folder
 from confide.jobs.predict import predict
 from confide.kinds.agreement import DESCRIBE_ENCODER, WIDEST, EncoderDescribed
 from confide.runs.loading import release
@@ -19,7 +20,7 @@ from confide.runs.run import run
 from confide.runs.sites import gather
 from confide.settings import Settings
 from confide.training.batches import examples_from
-from confide.training.context import cache_folder, contextual
+from confide.training.context import contextual
 from confide.training.encoder import load_encoder
 from contract.corpus import tiny, write_sites
 from contract.runs import Asking, Forging, same_run, use_engine

@@ -15,13 +15,13 @@ from cases import each
 from confide.errors import SettingsError
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode_file, encode
+from confide.files import CACHE
 from confide.kinds.encoder import EncoderSpec
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.runs.loading import LocalRun, open_models
 from confide.runs.run import run
 from confide.training import devices
-from confide.training.context import VARIABLE
 from confide.training.encoder import Tuning
 from contract.corpus import tiny
 from contract.models import named
@@ -46,7 +46,7 @@ def settings_of(folder: Path, pair: str, *overrides: str) -> Any:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "cache"
-    monkeypatch.setenv(VARIABLE, str(place))
+    monkeypatch.setenv(CACHE, str(place))
     return place
 
 

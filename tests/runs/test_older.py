@@ -11,10 +11,10 @@ import pytest
 
 from confide import api
 from confide.errors import RunError
+from confide.models import MODELS
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.settings.upgrade import REMOVED, upgraded_run
-from confide.training.encoder import MODELS
 
 OLD = Path(__file__).parent / "old"
 """Folders of runs made by release 0.2, each with its text and what it predicted then.

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from cases import each
 from confide.errors import DataError
+from confide.files import cache_folder
 from confide.training import context as context_module
-from confide.training.context import cache_folder, contextual
+from confide.training.context import contextual
 from confide.training.encoder import FrozenEncoder, load_encoder
 
 SENTENCES = [["the", "patient"], [], ["took", "pain", "\ufeff"], ["naïve"]]

@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 from cases import each
 from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
-from confide.training.encoder import MODELS, FrozenEncoder, load_encoder
+from confide.models import MODELS
+from confide.training.encoder import FrozenEncoder, load_encoder
 from training.encoders import (
     LIMIT,
     Reference,

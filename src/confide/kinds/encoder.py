@@ -19,6 +19,7 @@ from torch.nn import functional
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
+from confide.files import cache_folder
 from confide.kinds import agreement
 from confide.kinds.entities import NEEDS_ENCODER, EncoderKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import (
@@ -37,7 +38,6 @@ from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
 from confide.training import crf
 from confide.training.batches import Example, Rows, TagSet, TypedSpan
-from confide.training.context import cache_folder
 from confide.training.devices import placed, widen
 from confide.training.encoder import FrozenEncoder, Tuning, by_word, states_of, tune
 from confide.training.trainer import EntityTrainer, FoundSpan, Parts, paths_of

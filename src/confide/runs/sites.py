@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from confide import models
 from confide.corpora import dealing
 from confide.errors import DataError, RunError, SettingsError, os_errors_as
 from confide.federation.guards import Guards
@@ -435,7 +436,7 @@ def _spec(
         test=parts["test"],
         folder=folder / name,
         key_file=Path(own.key) if own.key else key_file,
-        vectors=locate(vectors) if vectors else None,
+        vectors=_vector_file(vectors) if vectors else None,
         context=own.context,
         tag_scheme=own.tag_scheme,
         annotates=own.annotates,
@@ -443,6 +444,11 @@ def _spec(
         types=own.types,
         guards=Guards(**settings.guards.model_dump()),
     )
+
+
+def _vector_file(named: str) -> Path:
+    """The file of word vectors that settings name, by a path or as a public model."""
+    return models.find(named, vectors=True) if named in models.known() else locate(named)
 
 
 # --- reading, dealing and holding out -------------------------------------------------

@@ -18,9 +18,19 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from confide import models
 from confide.errors import MissingDataError, SettingsError, printable, together
 from confide.files import Tree
-from confide.settings.tables import ENCODER, PATH, REFERENCES, SIMULATED, Settings, Table, kind_of
+from confide.settings.tables import (
+    ENCODER,
+    PATH,
+    REFERENCES,
+    SIMULATED,
+    VECTORS,
+    Settings,
+    Table,
+    kind_of,
+)
 from confide.settings.toml import DEEPEST, LONGEST_KEY, parse_toml, read_toml
 from confide.settings.upgrade import advice_on, must_be_of_today
 from confide.tasks import TASKS
@@ -458,7 +468,9 @@ def anchored(table: T, folder: Path) -> T:
             return tuple(of(one, kinds) for one in value)
         if not isinstance(value, str) or value in ("", SIMULATED):
             return value
-        made = _anchor(value, folder) if PATH in kinds else value
+        if VECTORS in kinds and value in models.known() and not (folder / value).exists():
+            return value
+        made = _anchor(value, folder) if {PATH, VECTORS} & {*kinds} else value
         return _encoder(value, folder) if ENCODER in kinds else made
 
     values = {name: getattr(table, name) for name in type(table).model_fields}

