@@ -67,13 +67,16 @@ def data_convert(
     """Convert files to another format and report what it cannot hold.
 
     Options:
-        to (FORMAT): Output format.
+        to (FORMAT[=MAP]): Output format; of fhir and note-nlp, with a map.
         out (PATH): Output file, or a folder for several.
         to_scheme (SCHEME): The tag scheme to write, for CoNLL.
     """
     how, options = reading.format, reading.options()
+    kind, _, map = to.partition("=")
     with _strictly(strict):
-        done = api.convert(files, to, out, format=how, to_scheme=to_scheme, options=options)
+        done = api.convert(
+            files, kind, out, format=how, to_scheme=to_scheme, options=options, map=map or None
+        )
     screen.say(*tables.problem_lines(done.problems))
     for path in done.paths:
         typer.echo(str(path))

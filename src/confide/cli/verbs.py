@@ -569,7 +569,7 @@ def predict_command(
     """Annotate text with entities, relations or both, each with a confidence.
 
     Options:
-        to (FORMAT): Output format, or facts, facts-jsonl.
+        to (FORMAT[=MAP]): Output format, or facts, facts-jsonl.
         out (PATH): Output path; stdout by default.
         threshold (P): Drop relations less likely than P.
         columns (ID,TEXT):
@@ -588,14 +588,19 @@ def predict_command(
 def _write_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:
     """Write documents to a path or to stdout; report on stderr what the format could not hold.
 
+    `format` may have a map behind it: FORMAT=MAP.
+
     Raises SettingsError if the format needs a folder and no path is given.
     """
+    format, _, named = format.partition("=")
+    map = named or None
     if path is not None:
-        screen.say(*tables.problem_lines(api.write(documents, path, format)))
+        screen.say(*tables.problem_lines(api.write(documents, path, format, map=map)))
         return
     with TemporaryDirectory() as folder:
         file = Path(folder) / "documents"
-        problems = [replace(one, where="stdout") for one in api.write(documents, file, format)]
+        found = api.write(documents, file, format, map=map)
+        problems = [replace(one, where="stdout") for one in found]
         if file.is_dir():
             raise SettingsError(
                 f"{format} is a folder of files, which stdout cannot take",

@@ -222,6 +222,7 @@ def convert(
     format: str | None = None,
     to_scheme: str = "iob2",
     options: Options | None = None,
+    map: Path | str | None = None,
 ) -> ConvertReport:
     """Write files in another format.
 
@@ -233,6 +234,7 @@ def convert(
         format: the format of the inputs; None: detect it from the content.
         to_scheme: the tag scheme of CoNLL outputs.
         options: how to read the inputs (`confide.text.formats.Options`).
+        map: the map of `fhir` or `note-nlp` (`confide.text.formats.write`).
 
     Returns:
         The files and folders that were written, and what was lost, changed or doubtful in
@@ -261,7 +263,7 @@ def convert(
         if to in IN_SENTENCES:
             documents = segment.into_sentences(documents, splitting)
         problems += found.problems
-        problems += write(documents, output, to, scheme=to_scheme)
+        problems += write(documents, output, to, scheme=to_scheme, map=map)
     return ConvertReport(outputs, problems)
 
 

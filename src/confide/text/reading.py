@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from confide.errors import DataError, FormatError, SettingsError
-from confide.files import Tree
+from confide.errors import DataError, FormatError, SettingsError, printable
+from confide.files import Tree, file_text
 from confide.text import document as internal
 from confide.text import files, places, rows
 from confide.text.document import Document, Entity, Problems, Relation, Sentence, Span
@@ -768,10 +769,11 @@ EVERYTHING = Supports(True, True, True, True, True, "all", True, True, True)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where documents are written, the tag scheme to use, and what the format cannot hold."""
+    """Where documents are written, the tag scheme, the map, and what the format cannot hold."""
 
     path: Path
     scheme: str = "iob2"
+    map: Mapping[str, Tree] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
     _taken: set[str] = field(default_factory=set)
 
@@ -921,7 +923,8 @@ class Format:
     read-only. `suffix` is empty if the format is a folder. `by_bytes` and `by_text` tell the format
     from all others by a file's path and bytes, or by its text. `whole`: the reader takes a whole
     folder, not file by file. `by_annotator`: a file is one annotator's version of a document, and
-    where it lies says whose and of which. `instead`: the nearest format that is written.
+    where it lies says whose and of which. `instead`: the nearest format that is written. `maps`:
+    the tables that a map may have (`write`).
     """
 
     name: str
@@ -935,3 +938,29 @@ class Format:
     whole: bool = False
     by_annotator: bool = False
     instead: str = "jsonl, which holds everything"
+    maps: tuple[str, ...] = ()
+
+
+def read_toml(path: Path) -> Tree:
+    """The values of a small TOML file. Raises SettingsError."""
+    try:
+        return tomllib.loads(file_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        what = f"the TOML file cannot be read ({printable(said or type(error).__name__)})"
+        raise SettingsError(what, where=str(path)) from error
+
+
+def read_map(path: Path, kind: Format) -> dict[str, Tree]:
+    """The tables of a map for a format. Raises SettingsError."""
+    tables = read_toml(path)
+    odd = next((name for name in tables if name not in kind.maps), None)
+    if odd is not None or not all(isinstance(one, dict) for one in tables.values()):
+        known = " and ".join(f"[{name}]" for name in kind.maps)
+        raise SettingsError(
+            f"the map is not one of {kind.name}",
+            expected=f"the tables {known}" if known else "no map: the format takes none",
+            got=printable(odd or next(iter(tables)), 60),
+            where=str(path),
+        )
+    return tables

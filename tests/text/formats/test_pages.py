@@ -25,7 +25,8 @@ PAGES = {
     ),
     "tokens.md": ("datasets", "docbin", "gliner", "spert", "dygie"),
     "pubtator.md": ("pubtator", "bioc"),
-    "notes.md": ("notes", "fhir", "text", "table"),
+    "clinical.md": ("fhir",),
+    "notes.md": ("notes", "text", "table"),
 }  # fmt: skip
 """The page of each format; those of published corpora are on `published.md`."""
 PLAIN = Document(

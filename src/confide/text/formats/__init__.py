@@ -12,7 +12,7 @@ from pathlib import Path
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError, os_errors_as
 from confide.text import files, reading
 from confide.text.document import Document, Problem, Problems
-from confide.text.formats import brat, conll, docbin, hub, inception, jsonl, notes, pubmed
+from confide.text.formats import brat, conll, docbin, fhir, hub, inception, jsonl, notes, pubmed
 from confide.text.published import adverse, bags, i2b2, relations
 from confide.text.reading import Columns, Format, Options, Output, Reading, Sample, Version
 
@@ -22,7 +22,7 @@ FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
         brat.BRAT, inception.XMI, inception.WEBANNO, pubmed.PUBTATOR, relations.SEMEVAL,
-        bags.OPENNRE, pubmed.BIOC, relations.CHEMPROT, notes.FHIR, relations.DOCRED,
+        bags.OPENNRE, pubmed.BIOC, relations.CHEMPROT, fhir.FHIR, relations.DOCRED,
         relations.TACRED, relations.FEWREL, jsonl.GLINER, jsonl.DYGIE, jsonl.SPERT,
         docbin.DOCBIN, hub.DATASETS, *jsonl.FORMATS, i2b2.I2B2, i2b2.I2B2_2009, i2b2.I2B2_XML,
         relations.DDI, bags.NYT10, bags.PGR, adverse.ADE, adverse.ADE_POSITIVE, relations.BIOBERT,
@@ -447,7 +447,12 @@ def _read_together(kind: Format, path: Path, leaves: Sequence[Path], how: Option
 
 
 def write(
-    documents: Sequence[Document], path: Path | str, format: str, *, scheme: str = "iob2"
+    documents: Sequence[Document],
+    path: Path | str,
+    format: str,
+    *,
+    scheme: str = "iob2",
+    map: Path | str | None = None,
 ) -> list[Problem]:
     """Write documents, and return what the format cannot hold (nothing is dropped silently).
 
@@ -456,9 +461,12 @@ def write(
         path: a file; for brat a folder.
         format: a key of `FORMATS` whose format has a writer.
         scheme: the tag scheme of a CoNLL file.
+        map: a TOML file that says what types, or texts, are in the format's own terms; of `fhir`
+            and `note-nlp`.
 
     Raises:
-        SettingsError: there is no such format or scheme, or the format is read-only.
+        SettingsError: there is no such format or scheme, the format is read-only, or the map is not
+            as the format takes it.
         DataError: the system refuses to write there.
     """
     kind = format_named(format)
@@ -469,6 +477,7 @@ def write(
             got=repr(format),
             fix=f"write {kind.instead}",
         )
-    out = Output(Path(path), scheme)
+    known = {} if map is None else reading.read_map(Path(map), kind)
+    out = Output(Path(path), scheme, known)
     kind.write(reading.reduce_to(kind.supports, documents, out), out)
     return out.problems

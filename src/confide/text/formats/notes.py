@@ -1,15 +1,12 @@
-"""Notes without annotation, and tables: raw text, FHIR's texts, CSV and TSV."""
+"""Notes without annotation, and tables: raw text, CSV and TSV."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import csv
 import io
 import json
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +17,6 @@ from confide.text import files, reading, rows
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats.jsonl import read_records
 from confide.text.reading import EVERYTHING, Format, Options, Output, Reading, Sample, Source
-from confide.text.rows import Row, clean
 from confide.text.segment import segmented
 
 # --- Raw text -------------------------------------------------------------------------------------
@@ -45,118 +41,6 @@ def _read_text(path: Path, options: Options) -> Reading:
 def _write_text(documents: Sequence[Document], out: Output) -> None:
     """Write the texts, separated by empty lines."""
     out.write("\n\n".join(document.text for document in documents))
-
-
-# --- FHIR, as JSON --------------------------------------------------------------------------------
-#
-# The texts of DocumentReference, DiagnosticReport and other resources.
-#
-# A file is one resource, a Bundle of resources, or NDJSON as a bulk export gives it. An attachment
-# that is plain text becomes a document; one that is not, or that lies elsewhere, is named.
-
-_TYPE = re.compile(r"\s*(text/[\w.+-]+)\s*(?:;\s*charset\s*=\s*\"?([\w.:-]+)\"?)?.*", re.DOTALL)
-_ATTACHED = {
-    "DocumentReference": "content", "DiagnosticReport": "presentedForm", "Media": "content",
-    "Binary": "", "Observation": "valueAttachment", "Communication": "payload",
-}  # fmt: skip
-_ABOUT = ("status", "docStatus", "date", "created", "issued", "effectiveDateTime")
-_DEEPEST = 8
-
-
-def _read_fhir(path: Path, options: Options) -> Reading:
-    """Read a document for each text, called by its resource's type and id.
-
-    Raises:
-        FormatError: it is not FHIR's JSON, or an attachment is damaged.
-        DataError: there is no text.
-    """
-    source = reading.open_source(path, options)
-    documents: list[Document] = []
-    others: Counter[str] = Counter()
-    for where, _, tree in source.objects():
-        for resource in _resources(Row(tree, where), 0):
-            kind = clean(str(resource.tree.get("resourceType", "nothing")))
-            name = f"{kind}/{resource.name(('id',), str(len(documents) + 1))}"
-            with options.document(source.problems, f"{where} {name}"):
-                found = list(_texts(resource, name, source))
-                documents += found
-                if not found:
-                    others[kind] += 1
-    if others:
-        named = ", ".join(f"{kind[:40]} {count}" for kind, count in others.most_common(8))
-        source.problems.note("no-text", path, f"resources without a text: {named}")
-    if not documents:
-        raise DataError(
-            "there is no text in these resources",
-            expected="a DocumentReference with an attachment that is text and has data",
-            where=str(path),
-        )
-    return Reading(documents, source.problems, "fhir", {"encoding": source.encoding})
-
-
-def _resources(row: Row, depth: int) -> Iterator[Row]:
-    """A resource, or those of a bundle."""
-    kind = row.tree.get("resourceType")
-    if not isinstance(kind, str):
-        raise FormatError("not a FHIR resource", expected='"resourceType"', where=row.where)
-    if kind != "Bundle" or depth > _DEEPEST:
-        yield row
-        return
-    for entry in row.rows("entry"):
-        inner = entry.tree.get("resource")
-        if isinstance(inner, dict) and "resourceType" in inner:
-            yield from _resources(Row(inner, row.where), depth + 1)
-
-
-def _texts(resource: Row, name: str, source: Source) -> Iterator[Document]:
-    """The texts of a resource's attachments; a second one has a number behind its name."""
-    tree = resource.tree
-    about = {key: tree.get(key) for key in _ABOUT}
-    subject = tree.get("subject")
-    about["subject"] = subject.get("reference") if isinstance(subject, dict) else None
-    concept = tree.get("type") or tree.get("code")
-    if isinstance(concept, dict):
-        coding = concept.get("coding")
-        first = coding[0] if isinstance(coding, list) and coding else {}
-        words = concept.get("text") or (isinstance(first, dict) and first.get("display"))
-        about["type"] = words or None
-    said = tuple((key, clean(value)) for key, value in about.items() if isinstance(value, str))
-    key = _ATTACHED.get(str(tree.get("resourceType")))
-    held = tree.get(key) if key else tree if key == "" else []
-    number = 0
-    for one in held if isinstance(held, list) else [held]:
-        inner = one
-        if isinstance(one, dict):
-            inner = next((one[k] for k in ("attachment", "contentAttachment") if k in one), one)
-        if isinstance(inner, dict):
-            text = _text(Row(inner, resource.where), name, source)
-            if text is not None and text.strip():
-                number += 1
-                own = name if number == 1 else f"{name}#{number}"
-                yield Document(own, text, attributes=said, source=f"{resource.where} {own}")
-
-
-def _text(row: Row, name: str, source: Source) -> str | None:
-    """The text of an attachment; None, and a problem, for one that has none."""
-    given, data = row.tree.get("contentType"), row.tree.get("data")
-    match = _TYPE.fullmatch(given) if isinstance(given, str) else None
-    plain = match is not None and match[1] in ("text/plain", "text/markdown")
-    if given is not None and not plain:
-        what = f"{name} is {clean(str(given))[:60]}, not plain text"
-        source.problems.lost("not-plain-text", row.where, what)
-        return None
-    if not isinstance(data, str):
-        if "url" in row.tree:
-            what = f"{name} lies elsewhere (url): nothing is fetched"
-            source.problems.lost("text-elsewhere", row.where, what)
-        return None
-    try:
-        raw = base64.b64decode("".join(data.split()), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise FormatError("an attachment that is not base64", where=row.where) from error
-    charset = source.options.encoding or (match[2] if match is not None else None)
-    text, _ = files.decode_text(raw, f"{row.where} {name}", encoding=charset)
-    return rows.mend_surrogates(text, row.where, source.problems)
 
 
 # --- Tables with a header -------------------------------------------------------------------------
@@ -437,13 +321,6 @@ TEXT = Format(
     _write_text,
     replace(EVERYTHING, entities=False, relations=False, concept_relations=False),
     by_text=lambda sample: sample.path.suffix.lower() in (".txt", ".text"),
-)
-FHIR = Format(
-    "fhir",
-    "FHIR's texts as JSON",
-    ".json",
-    _read_fhir,
-    by_text=lambda sample: sample.has_keys("resourceType"),
 )
 NOTES = Format(
     "notes",
