@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,6 +199,89 @@ def test_mlflow_needs_a_server(run_folder: Path, tracking: str) -> None:
         told(run_folder, "mlflow")
 
 
+# --- Weights & Biases ---------------------------------------------------------------------
+
+
+class FakeRun:
+    """A run of W&B that remembers what it was told."""
+
+    def __init__(self, **how: Any) -> None:
+        self.how, self.rows = how, list[dict[str, Any]]()
+        self.step = self.code = None
+
+    def define_metric(self, name: str, *, step_metric: str) -> None:
+        self.step = (name, step_metric)
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+    def finish(self, *, exit_code: int) -> None:
+        self.code = exit_code
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
+    """The runs that a stand-in for the module wandb has begun."""
+    made: list[FakeRun] = []
+
+    def init(**how: Any) -> FakeRun:
+        made.append(FakeRun(**how))
+        return made[-1]
+
+    fake = SimpleNamespace(init=init, Settings=lambda **how: how)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for name in ("WANDB_ERROR_REPORTING", "DO_NOT_TRACK"):
+        monkeypatch.setenv(name, "")
+    return made
+
+
+def test_wandb_sends_nothing_unless_a_project_is_named(
+    run_folder: Path, wandb: list[FakeRun]
+) -> None:
+    assert told(run_folder, "wandb") == []
+    told(run_folder, "wandb=ours")
+    told(run_folder, "wandb=team/ours")
+    said = [(one.how["mode"], one.how["entity"], one.how["project"]) for one in wandb]
+    assert said == [("offline", None, "confide"), (None, None, "ours"), (None, "team", "ours")]
+    assert wandb[0].how["dir"] == str(run_folder)
+    assert os.environ["WANDB_ERROR_REPORTING"] == "false"
+
+
+def test_wandb_has_the_numbers_by_round_and_the_settings(
+    run_folder: Path, wandb: list[FakeRun]
+) -> None:
+    told(run_folder, "wandb")
+    (run,) = wandb
+    assert run.step == ("*", "round") and run.code == 0
+    assert [(row["round"], row.get("dev/strict")) for row in run.rows] == [
+        (1, 0.5), (2, 0.75), (2, None),
+    ]  # fmt: skip
+    assert run.rows[2]["test/strict"] == 0.7
+    assert run.how["config"]["training.learning_rate"] == "0.25"
+    assert "/srv/secret" not in str([run.how["config"], run.rows])
+    assert run.how["settings"]["console"] == "off" and run.how["settings"]["x_disable_meta"]
+
+
+def test_a_run_that_broke_off_has_failed_at_wandb(run_folder: Path, wandb: list[FakeRun]) -> None:
+    told(run_folder, "wandb", events=EVENTS[:4])
+    assert wandb[0].code == 1
+
+
+def test_wandb_itself_keeps_numbers_and_no_more(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    for name in ("WANDB_ERROR_REPORTING", "DO_NOT_TRACK"):
+        monkeypatch.setenv(name, "")
+    assert told(run_folder, "wandb") == []
+    (kept,) = (run_folder / "wandb").glob("offline-run-*/run-*.wandb")
+    data = kept.read_bytes()
+    assert b"dev/strict" in data and b"training.learning_rate" in data
+    own = [one for one in (socket.gethostname(), getpass.getuser()) if len(one) > 5]
+    for word in (*own, str(run_folder), "/srv/secret"):
+        assert word.encode() not in data
+
+
 # --- when it breaks -----------------------------------------------------------------------
 
 
@@ -231,13 +318,13 @@ def test_a_log_that_cannot_be_opened_stops_the_run(run_folder: Path) -> None:
 def test_an_unknown_log_is_refused_before_the_run_with_the_nearest() -> None:
     with pytest.raises(SettingsError, match="did you mean 'tensorboard'"):
         Logs(["tensorbord"], say=print)
-    assert set(LOGS) == {"jsonl", "tensorboard", "mlflow"}
+    assert set(LOGS) == {"jsonl", "tensorboard", "mlflow", "wandb"}
 
 
 def test_a_missing_library_names_its_extra(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for library, name in (("mlflow.tracking", "mlflow"),
+    for library, name in (("mlflow.tracking", "mlflow"), ("wandb", "wandb"),
                           ("tensorboard.summary.writer.record_writer", "tensorboard")):  # fmt: skip
         monkeypatch.setitem(__import__("sys").modules, library, None)
         with pytest.raises(SettingsError, match=rf"confide\[{name}\]"):

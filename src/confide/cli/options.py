@@ -34,7 +34,7 @@ SHARED = """Options:
     files (FILE...): Annotated files.
     key (FILE): The sites' shared key, for a model with a keyed word list.
     kit (KIT): The startup kit's folder.
-    log (NAME[=WHERE]): Also log to jsonl, tensorboard or mlflow; may be repeated.
+    log (NAME[=WHERE]): Also log to jsonl, tensorboard, mlflow or wandb; may be repeated.
     names (--as FOUND=KNOWN): Rename an entity type to the model's name.
     overrides (--set KEY=VALUE): Change one setting.
     passphrase: Encrypt the key; asks for a passphrase or reads $CONFIDE_PASSPHRASE_FILE.

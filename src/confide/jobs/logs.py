@@ -273,8 +273,57 @@ def open_tensorboard(folder: Path, where: str) -> Iterator[Watcher]:
         yield _curves(add)
 
 
+@contextmanager
+def open_wandb(folder: Path, where: str) -> Iterator[Watcher]:
+    """A new run of Weights & Biases, with the run's settings as its configuration.
+
+    Its files are in the run's folder, and nothing is sent, unless `where` names a PROJECT or
+    ENTITY/PROJECT. Settings with a path or names of sites are left out, and so are this machine,
+    its user, the program's output and its code. Raises SettingsError if W&B is not installed.
+    """
+    os.environ.update(SILENT)
+    try:
+        import wandb
+    except ImportError as error:
+        raise SettingsError(
+            "Weights & Biases is not installed", fix="pip install 'confide[wandb]'"
+        ) from error
+    entity, _, project = where.rpartition("/")
+    run = wandb.init(
+        entity=entity or None,
+        project=project or EXPERIMENT,
+        name=folder.name,
+        dir=str(folder),
+        mode=None if where else "offline",  # None: $WANDB_MODE, or online
+        config=shareable(RunFolder(folder).settings(as_written=True)),
+        settings=wandb.Settings(**ONLY_NUMBERS),
+    )
+    run.define_metric("*", step_metric="round")  # rounds of `alone` begin again at each site
+    write, code = _curves(lambda number, found: run.log({"round": number, **found})), 1
+
+    def watch(event: Event) -> None:
+        nonlocal code
+        code = 0 if event.kind == "end" else code
+        write(event)
+
+    yield watch
+    run.finish(exit_code=code)
+
+
+SILENT = {"WANDB_ERROR_REPORTING": "false", "DO_NOT_TRACK": "true"}
+"""W&B reports its faults to its makers otherwise."""
+ONLY_NUMBERS: dict[str, object] = {
+    "console": "off", "silent": True, "disable_git": True, "disable_code": True,
+    "save_code": False, "host": "-", "username": "-", "email": "-", "program": "-",
+    "x_disable_meta": True, "x_disable_stats": True, "x_disable_machine_info": True,
+    "x_save_requirements": False, "init_timeout": 20.0,
+}  # fmt: skip
+"""Settings that keep W&B from collecting more than numbers, and from waiting long for a server."""
+
+
 LOGS: dict[str, OpenLog] = {
     "jsonl": open_jsonl,
     "mlflow": open_mlflow,
     "tensorboard": open_tensorboard,
+    "wandb": open_wandb,
 }
