@@ -109,6 +109,7 @@ TUNINGS = {
     ("kind", "extra"),
     [
         ("tagger", "model.bilstm_layers=2 model.cnn_filters=6 model.cnn_widths=[1,3]"),
+        ("encoder", 'encoder.tune="lora" encoder.factors="b"'),
         *((kind, f'encoder.tune="{how}"') for kind, all_of in TUNINGS.items() for how in all_of),
     ],
 )

@@ -36,7 +36,7 @@ from training.families import tiny
 from training.places import pairs
 
 ADAM = Optimiser("adamw", learning_rate=1e-2, clip=1.0)
-WAYS = ("all", "top 1", "lora 2 4", "bias", "frozen")
+WAYS = ("all", "top 1", "lora 2 4", "lora 2 4 b", "bias", "frozen")
 EXAMPLES = [Example(0, n, ("the", "patient", "took", "ab"), ((3, 4, "drug"),)) for n in range(6)]
 
 
@@ -60,7 +60,7 @@ def test_its_words() -> None:
     for way in WAYS:
         assert str(Tuning.of(way)) == way
     assert Tuning.of("") == Tuning() == Tuning("all")
-    for odd in ("some", "top", "top 0", "lora 8", "lora 8 16 2", "all 2", "top 1 "):
+    for odd in ("some", "top", "top 0", "lora 8", "lora 8 16 2", "lora 8 16 a", "all 2", "top 1 "):
         with pytest.raises(SettingsError, match="nobody knows what of the encoder"):
             Tuning.of(odd)
 
@@ -90,6 +90,7 @@ def test_only_what_is_trained_moves_and_travels(bert: FrozenEncoder, way: str) -
     else:
         assert inside and all(".lora_" in name for name in inside)
         assert {name.split(".")[-4] for name in inside} == {"query", "value"}
+        assert way != "lora 2 4 b" or all(".lora_B." in name for name in inside)
     sizes = sum(value.size for value in learnt.values())
     assert way == "all" or sizes < 0.6 * sum(value.size for value in before.values())
 
@@ -112,6 +113,33 @@ def test_an_update_is_nothing_at_the_start_and_then_a_weight_of_low_rank() -> No
     merged = plain.weight + 3 * up_HR @ down_RD
     expected = nn.functional.linear(values, merged, plain.bias)
     torch.testing.assert_close(model["q_proj"](values), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_with_factors_that_stay_the_mean_of_b_is_the_mean_of_updates(bert: FrozenEncoder) -> None:
+    """Of three sites, to the last bits; with both factors it is not (Sun et al. 2024, 3)."""
+    pytest.importorskip("peft", reason="needs the extra confide[lora]")
+    for way, close in (("lora 2 4 b", True), ("lora 2 4", False)):
+        made = tokens(bert, way)
+        start = made.initial(1)
+        text = made.annotated(
+            made.prepared(EXAMPLES), [one.spans for one in EXAMPLES], source={"drug"}
+        )
+        sites = []
+        for seed in range(3):
+            model = made.initial(1)
+            made.fit(model, text, epochs=1, batch_size=2, optimiser=ADAM, seed=seed)
+            sites.append(arrays(model))
+        mean = {name: np.mean([one[name] for one in sites], axis=0) for name in trained(start)}
+        load_weights(start, mean)
+        common = arrays(start)
+        ups = [name for name in common if ".lora_B." in name]
+        assert len(ups) == 4
+        off = []
+        for up in ups:
+            down = up.replace("lora_B", "lora_A")
+            products = np.mean([one[up] @ one[down] for one in sites], axis=0)
+            off.append(np.abs(products - common[up] @ common[down]).max() / np.abs(products).max())
+        assert (max(off) < 1e-5) == close, off
 
 
 @each("way", WAYS)

@@ -804,7 +804,7 @@ TUNING = "what of the encoder is trained: all, top N, lora RANK ALPHA, bias or f
 def tuning_of(run: RunSettings) -> Tuning:
     """Read the tuning from the settings."""
     own = run.encoder
-    return Tuning(own.tune, layers=own.layers, rank=own.rank, alpha=own.alpha)
+    return Tuning(own.tune, layers=own.layers, rank=own.rank, alpha=own.alpha, factors=own.factors)
 
 
 def check_no_encoder(run: RunSettings, model: str) -> None:

@@ -196,6 +196,8 @@ class EncoderTable(Table):
     """of `lora`"""
     alpha: Annotated[int, Field(ge=1, le=9999)] = 16
     """of `lora`"""
+    factors: Literal["both", "b"] = "both"
+    """of `lora`: train A and B, or B alone, so that the mean of updates is exact"""
 
 
 class ClassifierTable(Table):

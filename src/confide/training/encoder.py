@@ -25,7 +25,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
@@ -49,7 +49,7 @@ from confide.errors import (
     printable,
 )
 from confide.files import MOST_JSON, decode_json, file_bytes, must_be_files, sha256_of
-from confide.seeds import derive_seed
+from confide.seeds import derive_seed, seeded
 from confide.training.batches import Window
 from confide.training.devices import at_home, beside, most_read, predicting
 
@@ -844,7 +844,10 @@ def states_of(encoder: Any, ids_BP: Tensor, mask_BP: Tensor | None) -> Tensor:
 # - `lora`: updates of low rank of the attention's queries and values (Hu et al., ICLR 2022, 4.2
 #   and 7.1), by the library peft: W + (alpha / rank) B A, with A drawn and B zero. A is averaged,
 #   and B: the mean of products is not the product of means, as all federated averaging of LoRA
-#   has it (Zhang et al., "FedPETuning", Findings of ACL 2023, 3.2).
+#   has it (Zhang et al., "FedPETuning", Findings of ACL 2023, 3.2). With `factors = "b"` A stays
+#   as it was drawn, the same everywhere, and only B is trained: the mean of B is the mean of
+#   updates, under masks and noise too (Sun et al., "Improving LoRA in Privacy-preserving Federated
+#   Learning", ICLR 2024, FFA-LoRA).
 # - `bias`: the biases alone (Ben Zaken et al., "BitFit", ACL 2022).
 # - `frozen`: nothing. Features are computed once and kept (`kinds.pieces`).
 #
@@ -853,9 +856,13 @@ def states_of(encoder: Any, ids_BP: Tensor, mask_BP: Tensor | None) -> Tensor:
 
 
 Tune = Literal["all", "top", "lora", "bias", "frozen"]
+Factors = Literal["both", "b"]
+"""The factors of an update of low rank that are trained."""
 
 MARKS = derive_seed("marks of a frozen encoder")
 """The seed of the rows of marks that nobody trains."""
+FACTORS = derive_seed("factors A that stay as they are")
+"""The seed of the factors A that nobody trains."""
 
 _UPDATED = re.compile(
     r"(query|value|query_proj|value_proj|q_lin|v_lin|q_proj|v_proj|Wqkv|in_proj|q|v)$"
@@ -867,31 +874,34 @@ _UPDATED = re.compile(
 class Tuning:
     """The part of an encoder that is trained.
 
-    As text, its `str`, it stands in a form: "all", "top 2", "lora 8 16", "bias", "frozen".
+    As text, its `str`, it stands in a form: "all", "top 2", "lora 8 16", "lora 8 16 b", "bias",
+    "frozen".
     """
 
     tune: Tune = "all"
     layers: int = 2
     rank: int = 8
     alpha: int = 16
+    factors: Factors = "both"
 
     def __str__(self) -> str:
-        numbers = {"top": f" {self.layers}", "lora": f" {self.rank} {self.alpha}"}
+        factors = "" if self.factors == "both" else f" {self.factors}"
+        numbers = {"top": f" {self.layers}", "lora": f" {self.rank} {self.alpha}{factors}"}
         return self.tune + numbers.get(self.tune, "")
 
     @classmethod
     def of(cls, text: str) -> Tuning:
         """The tuning of this text; the empty text of older forms is "all". Raises SettingsError."""
         found = re.fullmatch(
-            r"(all|bias|frozen|)|top ([1-9]\d{0,3})|lora ([1-9]\d{0,3}) ([1-9]\d{0,3})", text
+            r"(all|bias|frozen|)|top ([1-9]\d{0,3})|lora ([1-9]\d{0,3}) ([1-9]\d{0,3})( b)?", text
         )
         if found is None:
             raise SettingsError("nobody knows what of the encoder is trained", got=repr(text[:40]))
-        plain, layers, rank, alpha = found.groups()
+        plain, layers, rank, alpha, b = found.groups()
         if layers:
             return cls("top", layers=int(layers))
         if rank:
-            return cls("lora", rank=int(rank), alpha=int(alpha))
+            return cls("lora", rank=int(rank), alpha=int(alpha), factors="b" if b else "both")
         return cls(plain or "all")  # type: ignore[arg-type]
 
     @property
@@ -922,7 +932,12 @@ def tune(model: nn.Module, body: Any, tuning: Tuning) -> None:
     if tuning.frozen:
         body.never_trained = True
     elif tuning.tune == "lora":
-        add_low_rank(body, updated(body), rank=tuning.rank, alpha=tuning.alpha)
+        kept = tuning.factors == "b"
+        with seeded(FACTORS) if kept else nullcontext():
+            add_low_rank(body, updated(body), rank=tuning.rank, alpha=tuning.alpha)
+        for name, parameter in body.named_parameters() if kept else ():
+            if ".lora_A." in name:
+                parameter.requires_grad_(False)
     else:
         for part in _top(body, tuning.layers) if tuning.tune == "top" else _biases(body):
             part.requires_grad_(True)
