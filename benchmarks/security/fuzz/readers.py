@@ -35,7 +35,7 @@ from confide.text.checking import check
 from confide.text.formats import FORMATS, Options, write
 
 SLOW = 2.0
-ONLY_WRITTEN = ("table",)
+ONLY_WRITTEN = ("table", "note-nlp")
 """Their readers refuse everything."""
 LARGE_ONES = 100
 """One input of so many is large."""

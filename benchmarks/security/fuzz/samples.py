@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -171,7 +172,18 @@ def _published() -> dict[str, tuple[Sample, ...]]:
         ),
         "notes": (_sample({"n.csv": published.NOTES_CSV}, "n.csv"),),
         "fhir": (_sample({"b.json": published.BUNDLE}, "b.json"),),
+        "omop": (_notes(),),
     }
+
+
+def _notes() -> Sample:
+    """A database with a note, and a query of it."""
+    with sqlite3.connect(":memory:") as database:
+        database.execute("CREATE TABLE note (note_id, note_text)")
+        database.execute("INSERT INTO note VALUES (1, ?)", (TEXT,))
+        raw = database.serialize()
+    query = 'url = "sqlite:///cdm.sqlite"\nquery = "SELECT note_id, note_text FROM note"\n'
+    return Sample({"cdm.toml": query.encode(), "cdm.sqlite": raw}, "cdm.toml")
 
 
 def _rows(name: str) -> Sample:

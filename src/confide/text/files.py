@@ -289,6 +289,7 @@ class Looks(NamedTuple):
 
 _UNPACK = "unpack it and name what is in it"
 _IMAGE = "name the text itself; confide reads no images"
+_SQLITE = "export the table of notes as CSV, or name a file with a query of it (format omop)"
 _LOOKS: tuple[tuple[bytes, Looks], ...] = (
     (b"PAR1", Looks("a parquet file", "state the format: datasets")),
     (b"ARROW1", Looks("an Arrow file", "state the format: datasets")),
@@ -298,7 +299,7 @@ _LOOKS: tuple[tuple[bytes, Looks], ...] = (
     (b"GIF8", Looks("a GIF image", _IMAGE)),
     (b"II*\0", Looks("a TIFF image", _IMAGE)),
     (b"MM\0*", Looks("a TIFF image", _IMAGE)),
-    (b"SQLite format 3\0", Looks("an SQLite database", "export the table of notes as CSV")),
+    (b"SQLite format 3\0", Looks("an SQLite database", _SQLITE)),
     (b"\x89HDF\r\n", Looks("an HDF5 file", "export its texts as JSON Lines or CSV")),
     (b"\x93NUMPY", Looks("a NumPy array", "export its texts as JSON Lines or CSV")),
     (b"7z\xbc\xaf\x27\x1c", Looks("a 7-Zip archive", _UNPACK)),
@@ -359,6 +360,7 @@ def zip_of(raw: bytes) -> Looks:
 
 _TAG = re.compile(r"<!doctype\s+html|<html\b", re.IGNORECASE)
 _KEY = re.compile(r'"((?:[^"\\]|\\.){0,60}+)"\s*+:')
+_QUERY = re.compile(r"^query *= *[\"']", re.MULTILINE)
 _FHIR_XML = re.compile(r'xmlns="http://hl7\.org/fhir"')
 
 
@@ -382,6 +384,8 @@ def text_looks_like(text: str) -> Looks:
             'give every object a "text", or "tokens" and "ner_tags", or another form of '
             "the table of formats in the documentation",
         )
+    if _QUERY.search(start[:_HEAD]):
+        return Looks("a query of a database", "state the format: omop")
     cut = next((mark for mark in ("\t", ";", ",") if first.count(mark) > 0), None)
     if cut is not None and start.count("\n") > 1:
         columns = [cell.strip(' "') for cell in first.split(cut)]

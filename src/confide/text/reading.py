@@ -21,7 +21,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from confide.errors import DataError, FormatError, SettingsError, printable
+from confide.errors import DataError, FormatError, MissingDataError, SettingsError, printable
 from confide.files import Tree, file_text
 from confide.text import document as internal
 from confide.text import files, places, rows
@@ -942,9 +942,11 @@ class Format:
 
 
 def read_toml(path: Path) -> Tree:
-    """The values of a small TOML file. Raises SettingsError."""
+    """The values of a small TOML file. Raises MissingDataError, SettingsError."""
     try:
         return tomllib.loads(file_text(path))
+    except FileNotFoundError as error:
+        raise MissingDataError("there is no such file", where=str(path)) from error
     except (OSError, ValueError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         what = f"the TOML file cannot be read ({printable(said or type(error).__name__)})"

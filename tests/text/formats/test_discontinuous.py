@@ -18,7 +18,7 @@ KEPT = ("brat", "jsonl", "pubannotation", "bioc")
 NO_ENTITIES = ("notes", "text")
 """Formats without entities: they name all of them, `entities-unheld`."""
 OTHERS = [name for name, one in FORMATS.items()
-          if one.write and name not in (*KEPT, *NO_ENTITIES, "table")]  # fmt: skip
+          if one.write and name not in (*KEPT, *NO_ENTITIES, "table", "note-nlp")]  # fmt: skip
 TEXT = "Chest and back pain after aspirin."
 MENTIONS = (
     Entity("T1", "Symptom", ((0, 5), (15, 19)), concepts=("C1",)),

@@ -13,7 +13,8 @@ from confide.text.formats import FORMATS, read, write
 from confide.text.reading import Output, Supports, reduce_to
 from text.generated import any_documents, kinds, tokenised
 
-WRITTEN = [name for name, kind in FORMATS.items() if kind.write and name != "table"]
+WRITTEN = [name for name, kind in FORMATS.items()
+           if kind.write and name not in ("table", "note-nlp")]  # fmt: skip
 
 
 def there_and_back(documents, folder, name):

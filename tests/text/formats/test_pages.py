@@ -25,7 +25,7 @@ PAGES = {
     ),
     "tokens.md": ("datasets", "docbin", "gliner", "spert", "dygie"),
     "pubtator.md": ("pubtator", "bioc"),
-    "clinical.md": ("fhir",),
+    "clinical.md": ("fhir", "omop", "note-nlp"),
     "notes.md": ("notes", "text", "table"),
 }  # fmt: skip
 """The page of each format; those of published corpora are on `published.md`."""

@@ -12,7 +12,18 @@ from pathlib import Path
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError, os_errors_as
 from confide.text import files, reading
 from confide.text.document import Document, Problem, Problems
-from confide.text.formats import brat, conll, docbin, fhir, hub, inception, jsonl, notes, pubmed
+from confide.text.formats import (
+    brat,
+    conll,
+    docbin,
+    fhir,
+    hub,
+    inception,
+    jsonl,
+    notes,
+    omop,
+    pubmed,
+)
 from confide.text.published import adverse, bags, i2b2, relations
 from confide.text.reading import Columns, Format, Options, Output, Reading, Sample, Version
 
@@ -26,7 +37,8 @@ FORMATS: dict[str, Format] = {
         relations.TACRED, relations.FEWREL, jsonl.GLINER, jsonl.DYGIE, jsonl.SPERT,
         docbin.DOCBIN, hub.DATASETS, *jsonl.FORMATS, i2b2.I2B2, i2b2.I2B2_2009, i2b2.I2B2_XML,
         relations.DDI, bags.NYT10, bags.PGR, adverse.ADE, adverse.ADE_POSITIVE, relations.BIOBERT,
-        adverse.PSYTAR, conll.CONLLU, notes.NOTES, notes.TABLE, conll.CONLL, notes.TEXT,
+        adverse.PSYTAR, conll.CONLLU, notes.NOTES, notes.TABLE, omop.OMOP, omop.NOTE_NLP,
+        conll.CONLL, notes.TEXT,
     )
 }  # fmt: skip
 """All formats by name. A file belongs to the first that knows it for its own."""

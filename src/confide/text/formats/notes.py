@@ -101,7 +101,7 @@ def rows_of_table(source: Source) -> Iterator[tuple[str, Cells]]:
         ) from error
 
 
-def _column(
+def column_of(
     header: Sequence[str], stated: int | str | None, known: Sequence[str], *, where: str, what: str
 ) -> str | None:
     """The name of a column: the stated one (by name or number), or the first that is known.
@@ -164,8 +164,8 @@ def _read_notes(path: Path, options: Options) -> Reading:
     empty = 0
     for where, cells in rows_of_table(source):
         header = list(cells)
-        own = _column(header, stated[0], IDS, where=where, what="id")
-        held = _column(header, stated[1], TEXTS, where=where, what="text")
+        own = column_of(header, stated[0], IDS, where=where, what="id")
+        held = column_of(header, stated[1], TEXTS, where=where, what="text")
         if held is None:
             raise FormatError(
                 "no column of texts",
