@@ -150,7 +150,7 @@ class TokenTrainer(EntityTrainer):
     """
 
     head: ClassVar[str] = "tag"
-    per_batch: ClassVar[int] = 512  # larger ones hold more padding, and leave the cache
+    per_batch: ClassVar[int] = 512  # larger ones hold more padding
 
     encoder: FrozenEncoder
     form: EncoderSpec
