@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cases import each
-from confide.errors import RunError, SettingsError
+from confide.errors import DataError, RunError, SettingsError
 from confide.federation.events import Event
 from confide.files import Tree
 from confide.jobs import sweep as module
@@ -218,7 +218,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 @each(
     ("error", "words"),
     [
-        (RunError("the disk is full"), "the disk is full"),
+        (RunError("the disk is full"), "^the disk is full$"),
+        (DataError("no text"), "^no text$"),
         (OSError(errno.ENOSPC, "No space left on device"), "OSError.*No space left"),
         (ValueError(), "ValueError: without a word"),
     ],

@@ -28,7 +28,7 @@ from typing import Annotated
 import tomli_w
 from pydantic import Field, ValidationError
 
-from confide.errors import RunError, SettingsError, os_errors_as, printable, together
+from confide.errors import ConfideError, RunError, SettingsError, os_errors_as, printable, together
 from confide.federation.events import Event, Watcher, unwatched
 from confide.files import Tree, write_of_run
 from confide.jobs.comparison import compare, f1_interval
@@ -289,7 +289,7 @@ class Sweep:
                 self._run(cell_number, seed, watch)
             except Exception as error:  # the other runs do not depend on it
                 said = printable(error, 600) or "without a word"
-                kind = "" if isinstance(error, (RunError, SettingsError)) else type(error).__name__
+                kind = "" if isinstance(error, ConfideError) else type(error).__name__
                 failed[f"{cell_number}-{seed}"] = f"{kind}: {said}" if kind else said
                 self._say(watch, cell_number, seed, f"failed: {said}")
         return failed

@@ -146,7 +146,7 @@ class SweepReport:
         elif chosen is not None:
             yield "test scores: of the chosen cell only (--all shows all)"
         if any(row.test and row.test.low is not None for row in self.rows):
-            yield "[...]: 95% interval over resampled test text"
+            yield "[...]: 95% interval over resampled test text, all seeds together"
         if sum(row.test is not None and row.test.p is not None for row in self.rows) > 1:
             yield "p: of each pair on its own; among 20 equal cells one looks different by chance"
         yield from self.notes
