@@ -41,9 +41,11 @@ OPEN = {name: pair for name, pair in METHODS.items() if not pair.private}
 
 OPTIONAL = {
     "describe_encoder", "count_examples", "count_buckets", "count_bag_buckets", "measure", "attend",
+    "teach",
 }  # fmt: skip
-"""Steps that are asked only where the settings name an encoder (tests/kinds/test_context.py), or
-where sums are not plain (tests/contract/test_sums.py)."""
+"""Steps that are asked only where the settings name an encoder (tests/kinds/test_context.py), where
+sums are not plain (tests/contract/test_sums.py), or where training starts from a model that teaches
+(tests/runs/test_start_from.py)."""
 
 
 LEARNS: dict[str, tuple[tuple[str, ...], float]] = {

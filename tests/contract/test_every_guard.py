@@ -479,6 +479,7 @@ SUMMED = {
     "measure": ("fedatt-tagger", ("federation.sums=masked",)),
     "attend": ("fedatt-tagger", ("federation.sums=masked",)),
     "describe_encoder": ("fedavg-linear", ("model.context=",)),
+    "teach": ("pseudo-complete-tagger", ("options.teacher=start", "start_from=")),
 }
 """What asks the optional steps."""
 
@@ -488,5 +489,8 @@ def test_optional_steps_keep_every_guard(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair, overrides = SUMMED[step]
+    if step == "teach":
+        run(tiny(tmp_path, "method=fedavg-tagger", "rounds=1"), out=tmp_path / "before")
+        overrides = tuple(f"{o}{tmp_path / 'before'}" if o[-1] == "=" else o for o in overrides)
     overrides = tuple(f"{o}{reader('encoder')}" if o.endswith("context=") else o for o in overrides)
     assert step in tempted(monkeypatch, tmp_path, pair, *overrides)

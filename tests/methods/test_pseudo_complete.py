@@ -504,4 +504,5 @@ def test_the_defaults_are_the_papers() -> None:
     assert PseudoCompleteSettings().model_dump() == {
         "distil": True, "confidence": 0.0, "instance_weights": True, "momentum": 0.9,
         "centred": False, "warmup_rounds": 1, "weighting": "equal", "rows": "all",
+        "teacher": "common",
     }  # fmt: skip

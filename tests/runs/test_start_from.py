@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ from confide.methods import method_of
 from confide.runs.folder import RunFolder
 from confide.runs.run import run, start_of
 from confide.settings import Settings, dump, parse
+from confide.settings.tables import SiteTable
 from confide.training.vocabulary import SPECIALS
 from contract.corpus import tiny
 from contract.runs import states
@@ -104,11 +106,110 @@ def test_rows_follow_their_words() -> None:
         def row_names(self) -> dict[str, tuple[str, ...]]:
             return {"word": self.words}
 
+        def class_axes(self) -> dict[str, Any]:
+            return {}
+
     old = np.array([[10], [11], [12], [13]], np.float32)
     start = Start(cast(ModelSpec, Words("a", "b")), {"word": old}, "there")
     form = cast(ModelSpec, Words("c", "b", "a"))
     found = first_weights(form, seed=1, start=start)
     assert found["word"][:, 0].tolist() == [10, 11, -2, 13, 12]
+
+
+def later(folder: Path, *overrides: str) -> tuple[Settings, Path]:
+    """A run of two sites that annotate drugs, and one of a third site that annotates effects."""
+    settings = tiny(folder, "key=simulated", "rounds=1", *overrides)
+    plain, (*old, new) = settings.model_dump(by_alias=True, exclude={"site"}), settings.site
+
+    def of(sites: Sequence[SiteTable], kind: str) -> Settings:
+        tables = [{**one.model_dump(), "annotates": [kind]} for one in sites]
+        return parse({**plain, "site": tables})
+
+    run(of(old, "Drug"), out=folder / "before")
+    begun = {"start_from": str(folder / "before")}
+    return of([new], "Effect").model_copy(update=begun), folder / "before"
+
+
+@pytest.mark.parametrize(
+    ("method", "head"),
+    [
+        ("fedavg-tagger", "crf.linear.weight"),
+        ("fedavg-linear", "crf.linear.weight"),
+        ("fedavg-encoder", "tag.weight"),
+        pytest.param("fedavg-spans", "span.weight", marks=pytest.mark.slow),
+    ],
+)
+def test_a_later_site_adds_its_types_and_the_old_ones_keep_their_rows(
+    tmp_path: Path, method: str, head: str
+) -> None:
+    settings, _ = later(tmp_path, f"method={method}")
+    started = start_of(settings)
+    assert started is not None and started.form.labels == ["Drug"]
+    done = RunFolder(run(settings, out=tmp_path / "after").folder)
+    state, _ = done.trained(method_of(settings), None)
+    form: Any = state.form  # type: ignore[attr-defined]
+    assert form.types == ["Effect", "Drug"]
+    found, drawn = first_weights(form, seed=1, start=started), form.first(1)
+    own, old = form.class_axes()[head][0], started.form.class_axes()[head][0]
+    for row, name in enumerate(own):
+        expected = started.weights[head][old.index(name)] if name in old else drawn[head][row]
+        assert np.array_equal(found[head][row], expected), name
+    for name, axes in form.class_axes().items():
+        if len(axes) == 2:  # moves between old tags stay, those from or to new ones are drawn
+            kept = [own.index(one) for one in old]
+            assert np.array_equal(found[name][np.ix_(kept, kept)], started.weights[name])
+            assert not np.delete(found[name], kept, 0).any()
+
+
+def test_words_of_the_old_sites_stay_known(tmp_path: Path) -> None:
+    settings, before = later(tmp_path, "method=fedavg-tagger")
+    drawn = first_of(settings.model_copy(update={"start_from": ""}), tmp_path / "drawn")
+    found, old = first_of(settings, tmp_path / "after"), last_of(before)
+    started = start_of(settings)
+    assert started is not None
+    state, _ = RunFolder(tmp_path / "after").trained(method_of(settings), None)
+    form: Any = state.form  # type: ignore[attr-defined]
+    for name, words in form.row_names().items():
+        known = started.form.row_names()[name]
+        assert {*known} <= {*words} and len({*words}) == len(words)
+        rows = [words.index(word) + SPECIALS for word in known]
+        assert np.array_equal(found[name][rows], old[name][SPECIALS:])
+    assert len(found["word.weight"]) > max(len(drawn["word.weight"]), len(old["word.weight"]))
+
+
+@each("teacher", ["common", "start"])
+def test_who_teaches_what_a_later_site_lacks(tmp_path: Path, teacher: str) -> None:
+    """A fixed teacher finds the same drugs in every round, the common model none in the first."""
+    learns = ("training.local_epochs=12", "training.learning_rate=0.03", "model.dropout=0.1")
+    options = ("options.warmup_rounds=1", f"options.teacher={teacher}")
+    settings, _ = later(tmp_path, "method=fedavg-tagger", *learns)
+    tree = settings.model_dump(by_alias=True) | {"method": "pseudo-complete", "rounds": 2}
+    done = run(parse(tree, options), out=tmp_path / "after")
+    first, second = (turn.pseudo for turn in done.result.history)
+    assert first == second > 0 if teacher == "start" else first == 0
+
+
+@each(
+    ("overrides", "words"),
+    [
+        (["method=pseudo-complete-tagger"], "start_from, the folder"),
+        (["method=pseudo-complete-relations", "start_from=there"], "only entities"),
+    ],
+)
+def test_a_fixed_teacher_that_there_is_not(
+    tmp_path: Path, overrides: list[str], words: str
+) -> None:
+    settings = tiny(tmp_path, *overrides, "options.teacher=start")
+    with pytest.raises(SettingsError, match=words):
+        run(settings, out=tmp_path / "out")
+
+
+def test_a_teacher_of_other_settings_is_named(tmp_path: Path) -> None:
+    settings, _ = later(tmp_path, "method=fedavg-tagger")
+    tree = settings.model_dump(by_alias=True) | {"method": "pseudo-complete"}
+    other = parse(tree, ["options.teacher=start", "model.dropout=0.3"])
+    with pytest.raises(SettingsError, match=r"cannot teach.*dropout.*got 0\.2"):
+        run(other, out=tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +235,7 @@ def test_every_method_with_one_model_can_start_so(name: str, tmp_path: Path) -> 
     [
         (["method=fedavg-tagger"], "another kind.*encoder"),
         (["method=fedavg-encoder", "encoder.tune=lora"], "cannot start from"),
-        (["method=fedavg-encoder", 'data.types=["Drug", "Effect", "Odd"]'], "cannot start from"),
+        (["method=fedavg-encoder", "model.tag_scheme=iob2"], "cannot start from"),
     ],
 )
 def test_a_model_that_does_not_fit(tmp_path: Path, overrides: list[str], words: str) -> None:

@@ -285,6 +285,17 @@ def number_words(
     return chosen.view(np.uint8).reshape(len(chosen), vocabulary.DIGEST_BYTES).copy()
 
 
+def with_new_rows(own_V16: NDArray[np.uint8], more_V16: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The digests with those of others that are new, behind them.
+
+    Unchanged if the two have none in common, as under different keys, or are of buckets.
+    """
+    own, more = map(vocabulary.rows_of_digests, (own_V16, more_V16))
+    known = {*own}
+    new = [row for row, digest in enumerate(more) if digest not in known]
+    return np.concatenate([own_V16, more_V16[new]]) if len(new) < len(more) else own_V16
+
+
 def common_key(key: bytes | None, *, nonce: str, check: str) -> bytes:
     """The key, if it is the one that the sites agreed on: with another, no word would be known.
 

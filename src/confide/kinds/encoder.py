@@ -6,7 +6,7 @@ sentences, and a digest of its public encoder. The form holds no word, so there 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -335,6 +335,10 @@ class EncoderSpec(OfTags, MadeOfEncoder):
             "longest": own.max_length,
             "tuning": str(agreement.tuning_of(run)),
         }
+
+    def class_axes(self) -> Mapping[str, Sequence[Sequence[Hashable]]]:
+        """The last layer has a row for each tag."""
+        return {"tag.weight": [self.named_tags], "tag.bias": [self.named_tags]}
 
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""

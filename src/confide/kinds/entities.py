@@ -155,16 +155,41 @@ class EntitySiteModel(protocol.SiteModel):
         Only types that the site lacks are added, with at least this confidence, where no own span
         is (Wang et al. 2023, Eq. 5).
         """
-        spans = [list(example.spans) for example in agreement.training_examples(self.site)]
-        own = sum(map(len, spans))
-        missing = set(self.form.types) - agreement.own_types(self.site)
-        if weights is not None and missing:
-            spans = [
-                completed(mine, [s[:3] for s in spotted if s[3] >= confidence], missing=missing)
-                for mine, spotted in zip(spans, self.find(weights), strict=True)
-            ]
+        if weights is None:
+            return self._completed([[] for _ in range(self.size)])
+        return self._completed(self.spotted(weights, confidence=confidence))
+
+    def spotted(self, weights: Arrays, *, confidence: float = 0.0) -> list[list[batches.TypedSpan]]:
+        """The spans of types that the site lacks which a model finds in each training sentence."""
+        missing = self._missing
+        if not missing:
+            return [[] for _ in range(self.size)]
+        return [
+            [span[:3] for span in found if span[3] >= confidence and span[2] in missing]
+            for found in self.find(weights)
+        ]
+
+    def completed_with(self, spotted_N4: NDArray[np.int32]) -> protocol.CompleteText:
+        """The training sentences with their own spans and these of types that the site lacks."""
+        spotted: list[list[batches.TypedSpan]] = [[] for _ in range(self.size)]
+        for sentence, start, end, kind in spotted_N4.tolist():
+            spotted[sentence].append((start, end, self.form.types[kind]))
+        return self._completed(spotted)
+
+    @property
+    def _missing(self) -> set[str]:
+        """The types that the site does not annotate."""
+        return set(self.form.types) - agreement.own_types(self.site)
+
+    def _completed(self, spotted: Sequence[Sequence[batches.TypedSpan]]) -> protocol.CompleteText:
+        own, missing = [one.spans for one in agreement.training_examples(self.site)], self._missing
+        spans = [
+            completed(mine, found, missing=missing)
+            for mine, found in zip(own, spotted, strict=True)
+        ]
+        count = sum(map(len, own))
         return protocol.CompleteText(
-            self.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own
+            self.annotated(spans), own=count, pseudo=sum(map(len, spans)) - count
         )
 
     @property
@@ -458,6 +483,10 @@ class EntitySpec(protocol.ModelSpec):
     def labels(self) -> list[str]:
         """The entity types."""
         return list(self.types)
+
+    def with_labels_of(self, before: Self) -> Self:
+        """The form that also has all types of a trained model's, behind its own."""
+        return replace(self, types=protocol.with_new(self.types, before.types))  # type: ignore[type-var]
 
     def labelled_spans(self, public: Any, labels: Sequence[str]) -> list[list[batches.TypedSpan]]:
         """The spans of each public sentence, from the labels of its rows; none without any."""

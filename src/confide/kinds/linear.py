@@ -33,7 +33,7 @@ from confide.kinds.entities import (
     EntitySpec,
     extractor_with,
 )
-from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer, rows_read
+from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer, crf_axes, rows_read
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 from confide.training.batches import Encoded, Example, TagSet
@@ -101,6 +101,10 @@ class LinearSpec(EntitySpec):
     def row_names(self) -> Mapping[str, Sequence[Hashable]]:
         """The number of each row under this nonce and key: with others, it is of other features."""
         return {TABLE: [(self.nonce, self.check, row) for row in range(2**self.bits)]}
+
+    def class_axes(self) -> Mapping[str, Sequence[Sequence[Hashable]]]:
+        """The CRF has a place for each tag; a row of the table is of a type by its name."""
+        return crf_axes([(self.tag_scheme, tag) for tag in self.tags.tags])
 
     def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""

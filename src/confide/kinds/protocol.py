@@ -37,7 +37,7 @@ from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
 from confide.text.document import NO_RELATION, Document, Problem, stated_pairs
-from confide.training.batches import Rows
+from confide.training.batches import Rows, TypedSpan
 from confide.training.optimisers import Moments, Optimiser, Term
 from confide.training.trainer import Pulls
 from confide.training.vocabulary import SPECIALS, KeyedVocabulary
@@ -422,6 +422,17 @@ class SiteModel(ABC):
         """
         raise NotImplementedError
 
+    def spotted(self, weights: Arrays, *, confidence: float = 0.0) -> list[list[TypedSpan]]:
+        """The spans of types that the site lacks which a model finds in each training sentence."""
+        raise NotImplementedError
+
+    def completed_with(self, spotted_N4: NDArray[np.int32]) -> CompleteText:
+        """The training text with the site's own annotation and these spans of types that it lacks.
+
+        4: sentence, first token, one past the last, number of the label.
+        """
+        raise NotImplementedError
+
     def predicted(self, weights: Arrays, public: Any) -> NDArray[np.float32]:
         """logits_SR of the rows of a public set by a model with these weights."""
         raise NotImplementedError
@@ -565,6 +576,20 @@ class ModelSpec(ABC):
         """
         return {}
 
+    def class_axes(self) -> Mapping[str, Sequence[Sequence[Hashable]]]:
+        """By array whose first axes have a place for each class: the names along these axes.
+
+        Two forms that name a class alike mean the same by it.
+        """
+        return {}
+
+    @abstractmethod
+    def with_labels_of(self, before: Self) -> Self:
+        """The form that also has all labels, and words, of a trained model's, behind its own.
+
+        Raises SettingsError if this kind cannot.
+        """
+
     @property
     def classes(self) -> int:
         """The number of classes of a public row. The first stands for nothing found."""
@@ -615,6 +640,15 @@ class ModelSpec(ABC):
     def trained_by(self, trainer: Any, config: TrainConfig) -> Any:
         """The trainer with the settings of `config`."""
         return replace(trainer, open=config.outside)
+
+
+def with_new(own: Sequence[str], more: Iterable[str]) -> list[str]:
+    """The names with those of others that are new, behind them.
+
+    >>> with_new(["b", "c"], ["a", "b"])
+    ['b', 'c', 'a']
+    """
+    return [*dict.fromkeys([*own, *more])]
 
 
 class PublicSet(ABC):

@@ -194,6 +194,11 @@ class OfTags(EntitySpec):
         """The tags; the one outside entities is the first."""
         return self.tags.tags
 
+    @property
+    def named_tags(self) -> list[tuple[str, str]]:
+        """The tags with their scheme: those of another scheme mean something else."""
+        return [(self.tag_scheme, tag) for tag in self.tags.tags]
+
     def known(self, types: Set[str]) -> list[bool]:
         """For each tag, whether its type is one of these; every site knows the one outside."""
         return [True, *(name in types for name in self.types for _ in self.tags.prefixes)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -440,6 +440,10 @@ class SpanSpec(MadeOfEncoder):
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
         return replace(self, types=sorted(_seen(site))) if types else self
+
+    def class_axes(self) -> Mapping[str, Sequence[Sequence[Hashable]]]:
+        """The last layer has a row for each type."""
+        return {"span.weight": [self.types], "span.bias": [self.types]}
 
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""

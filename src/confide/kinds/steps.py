@@ -94,16 +94,17 @@ def settle(
     *,
     step: Step,
     public: Sequence[Document] | None = None,
+    start: Start | None = None,
     ask: Callable[[Any], Any],
 ) -> tuple[Agreed, Any, list[str]]:
     """Agree on a form and hand it out by `step`; gives what was agreed, the ask, and idle sites.
 
-    `ask` turns the agreed form into the ask. Idle sites have no training text. Raises
-    FederationError if too few sites start from the same word vectors or no site has training text,
-    and what the kind's `agree` raises.
+    `ask` turns the agreed form, with the labels of `start`, into the ask. Idle sites have no
+    training text. Raises FederationError if too few sites start from the same word vectors or no
+    site has training text, and what the kind's `agree` raises.
     """
     agreed = kind.agree(run, federation, public=public)
-    given = ask(agreed.form)
+    given = ask(agreed.form if start is None else agreed.form.with_labels_of(start.form))
     agreed = agreed._replace(form=given.form)
     replies = federation.ask(step, given, round=0, sites=agreed.sites)
     same = compare_vectors(federation, step, replies)
@@ -130,40 +131,58 @@ class Start:
 def first_weights(form: ModelSpec, *, seed: int, start: Start | None) -> Arrays:
     """The weights before round 1: drawn from the seed, or those of a trained model.
 
-    Rows of words that the model does not know are drawn; all are, if its words were named under
-    another key. Raises SettingsError if the model does not fit: other labels, other public files,
-    other sizes.
+    What the model does not know is drawn: the rows of new types and their moves, and rows of new
+    words; those of all words, if they were named under another key. Raises SettingsError if the
+    model does not fit: another tag scheme, other public files, other sizes.
     """
     drawn = form.first(seed)
     if start is None:
         return drawn
-    before, now = start.form.labels, form.labels
-    if before != now:
-        raise _unfit(start, expected=", ".join(now), got=", ".join(before))
     if getattr(start.form, "digest", "") != getattr(form, "digest", ""):
         raise _unfit(start, expected="the encoder of these settings", got="another one")
-    named, then = form.row_names(), start.form.row_names()
+    classes = form.class_axes()
+    for name, (before, *_) in start.form.class_axes().items():
+        lost = sorted({*map(str, before)} - {*map(str, classes[name][0])})
+        if lost:  # another tag scheme
+            now = ", ".join(map(str, classes[name][0]))
+            raise _unfit(start, expected=now, got=", ".join(lost))
+    named, then = _named_axes(form), _named_axes(start.form)
     found: Arrays = {}
     for name, array in sorted(drawn.items()):
         old = start.weights.get(name, np.empty(0)).astype(array.dtype)
-        rows = name in named and name in then
-        there = old.shape[1:] if rows else old.shape
-        if there != (array.shape[1:] if rows else array.shape):
+        both = name in named and name in then
+        axes = list(zip(named[name], then[name], strict=True)) if both else []
+        if old.shape[len(axes) :] != array.shape[len(axes) :]:
             raise _unfit(start, expected=f"{name} of {array.shape}", got=f"{old.shape}")
-        found[name] = _with_rows(array, named[name], old, then[name]) if rows else old
+        found[name] = _with_known(array, old, axes) if axes else old
     return found
 
 
-def _with_rows(
-    drawn: NDArray[Any], names: Sequence[Hashable], old: NDArray[Any], known: Sequence[Hashable]
+def _named_axes(form: ModelSpec) -> dict[str, Sequence[Sequence[Hashable]]]:
+    """By array, the names along its first axes; those of a table begin with its special rows."""
+    tables = {name: [[*range(SPECIALS), *rows]] for name, rows in form.row_names().items()}
+    return {**form.class_axes(), **tables}
+
+
+def _with_known(
+    drawn: NDArray[Any],
+    old: NDArray[Any],
+    axes: Sequence[tuple[Sequence[Hashable], Sequence[Hashable]]],
 ) -> NDArray[Any]:
-    """The drawn table with the rows that the other one has: the first, and those of known names."""
-    there = {name: row for row, name in enumerate(known, SPECIALS)}
+    """The drawn array with the other one's numbers where that has all names, of new and old axes.
+
+    >>> _with_known(np.zeros((2, 2)), np.array([[1.0, 2], [3, 4]]), [(["b", "c"], ["a", "b"])] * 2)
+    array([[4., 0.],
+           [0., 0.]])
+    """
+    here, there = [], []
+    for names, before in axes:
+        place = {name: number for number, name in enumerate(before)}
+        kept = [number for number, name in enumerate(names) if name in place]
+        here.append(np.array(kept, np.intp))
+        there.append(np.array([place[names[number]] for number in kept], np.intp))
     found = drawn.copy()
-    found[:SPECIALS] = old[:SPECIALS]
-    for row, name in enumerate(names, SPECIALS):
-        if name in there:
-            found[row] = old[there[name]]
+    found[np.ix_(*here)] = old[np.ix_(*there)]
     return found
 
 
@@ -173,7 +192,7 @@ def _unfit(start: Start, *, expected: str, got: str) -> SettingsError:
         where=start.where,
         expected=expected,
         got=got,
-        fix="name a run of the same kind, types and sizes in start_from, or leave it out",
+        fix="name a run of the same kind, tag scheme and sizes in start_from, or leave it out",
     )
 
 

@@ -376,6 +376,7 @@ class FedED(Method):
             self.kind,
             step=self.step(TAKE_PUBLIC_SET.name),
             public=self.public,
+            start=self._start,
             ask=with_public,
         )
         state = FedEDState(

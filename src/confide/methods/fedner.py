@@ -368,6 +368,8 @@ class FedNER(Method):
         """Agree on the form, draw the shared weights, and enrol every site."""
         run = self.run
         agreed = self.kind.agree(run, federation)
+        if self._start is not None:
+            agreed = agreed._replace(form=agreed.form.with_labels_of(self._start.form))
         said: tuple[str, ...] | None = self.options.private
         private = list(agreed.form.private if said is None else said)
         head, own_types = agreed.form.head, self.options.types == "own"

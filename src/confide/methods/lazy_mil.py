@@ -535,7 +535,9 @@ class LazyMil(fedavg.FedAvg):
         def take(form: Any) -> Take[Any]:
             return Take(replace(form, denoise=DENOISE))
 
-        _, given, idle = settle(self.run, federation, self.kind, step=self.step("take"), ask=take)
+        _, given, idle = settle(
+            self.run, federation, self.kind, step=self.step("take"), start=self._start, ask=take
+        )
         return LazyState(given.form, self.first(given.form, federation), idle)
 
     def temperature(self, n: int) -> float:

@@ -110,6 +110,7 @@ class Method(ABC):
             self.kind,
             step=self.step("take"),
             public=public,
+            start=self._start,
             ask=protocol.Take,
         )
         return self.State(agreed.form, self.first(agreed.form, federation), idle)

@@ -8,6 +8,11 @@ annotates the site's own text with the types that the site lacks; the site train
 server takes the mean. A row (a sentence; for relations a pair of entities) counts more if the
 gradient of its own annotation agrees with that of the types that other sites lack.
 
+With `teacher = "start"` it is the model from which training starts (`start_from`) that annotates:
+once, and as it is, so that a run which adds types does not forget the old ones (Monaikul,
+Castellucci, Filice & Rokhlenko, "Continual Learning for Named Entity Recognition", AAAI 2021, whose
+student learns the old model's probabilities instead).
+
 What leaves a site: names of the types that it annotates, its number of training rows, a digest of
 its public encoder or BART, for a tagger the keyed vocabulary, for relations the types that they
 link (once); the gradient of one small parameter, summed over all its rows, and its trained weights,
@@ -43,10 +48,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from confide.errors import SettingsError
 from confide.federation.broadcast import digest_of_weights
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
-from confide.federation.guards import MOST, bounded
+from confide.federation.guards import MOST, bounded, check_expected
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
@@ -56,6 +62,8 @@ from confide.kinds.protocol import F, ModelSpec, State
 from confide.methods.fedavg import FedAvg, Train, Update, mean_of, train_ask, train_fields, weighed
 from confide.methods.fedner import ON_ANNOTATION
 from confide.methods.method import Facts, OptionsTable, Trait
+from confide.settings import Settings as RunSettings
+from confide.tasks import TASKS
 from confide.training.batches import covered
 from confide.training.examples import RowGradients
 from confide.training.trainer import Pulls
@@ -72,6 +80,11 @@ from confide.training.trainer import Pulls
 # --- messages -------------------------------------------------------------------------------------
 
 
+FIXED = "whether the model from which training starts annotates, and not the common one"
+NOTHING_N4 = np.zeros((0, 4), np.int32)
+"""No span."""
+
+
 @dataclass(frozen=True)
 class Counting(protocol.Kept[F], Generic[F]):
     """A site's memory: the form, and the instance weights of its rows."""
@@ -80,10 +93,34 @@ class Counting(protocol.Kept[F], Generic[F]):
         "instance weight of each training row", start=lambda: np.ones(0, np.float32)
     )
     weighed: int = carries("the round of their last update", start=int)
+    taught: bool = carries("whether a fixed teacher annotated its text", start=bool, before=False)
+    taught_N4: NDArray[np.int32] = carries(
+        "what that found: sentence, first token, one past the last, number of the type",
+        start=lambda: NOTHING_N4,
+        before=NOTHING_N4,
+    )
 
     def row_weights(self) -> tuple[int, NDArray[np.float32]] | None:
         """The round of the instance weights, and these; None if there are none."""
         return (self.weighed, self.instance_weights_S) if len(self.instance_weights_S) else None
+
+
+@dataclass(frozen=True)
+class Teach(Generic[F]):
+    """Annotate the types that you lack with this model, and keep that for the whole run."""
+
+    form: F = carries("the form of the model from which training starts")
+    teacher: Arrays = carries("the weights of the model from which training starts")
+    confidence: float = carries("the least confidence of a label that the common model adds")
+
+
+@dataclass(frozen=True)
+class Taught:
+    """The site has annotated its text; what was found stays there."""
+
+    pseudo: int = carries(
+        "entities that the model from which training starts annotated", value=Value(least=0)
+    )
 
 
 @dataclass(frozen=True)
@@ -94,6 +131,7 @@ class Weigh:
     shared: str = carries("the parameter whose gradient compares rows", rule="varies")
     config: protocol.TrainConfig = carries("how a site trains")
     confidence: float = carries("the least confidence of a label that the common model adds")
+    fixed: bool = carries(FIXED)
 
 
 @dataclass(frozen=True)
@@ -119,6 +157,7 @@ class Complete(Train):
 
     distil: bool = carries("whether the common model annotates the types that the site lacks")
     confidence: float = carries("the least confidence of a label that the common model adds")
+    fixed: bool = carries(FIXED)
     slope_G: NDArray[np.float32] = carries(
         "sum of all sites' target gradients; empty: no weighting"
     )
@@ -141,29 +180,44 @@ class Completed(Update):
 
 
 def _annotated(
-    site_model: protocol.SiteModel, ask: Weigh | Complete, *, distil: bool = True, round: int
+    site_model: protocol.SiteModel,
+    memory: Counting[F],
+    ask: Weigh | Complete,
+    *,
+    distil: bool = True,
+    round: int,
 ) -> protocol.CompleteText:
-    """The training text with its own annotation and, if it distils, the common model's (3.2).
+    """The training text with its own annotation and, if it distils, a model's as well (3.2).
 
-    Made once per round, if both steps of the round say the same.
+    The common model's is made once per round, if both steps of the round say the same; a fixed
+    teacher's once. Raises Refusal if the latter has not annotated this text.
     """
-    weights = ask.weights if distil else None
-    cache = site_model.site.cache
-    key = (site_model, round, digest_of_weights(weights or {}), ask.confidence)
+    fixed, cache = distil and ask.fixed, site_model.site.cache
+    if fixed and not memory.taught:
+        raise Refusal("memory-missing")
+    weights = ask.weights if distil and not fixed else None
+    said = "taught" if fixed else (round, digest_of_weights(weights or {}), ask.confidence)
     kept = cache.get("completing annotated")
-    if kept is None or kept[0] != key:
-        kept = (key, site_model.completed(weights, confidence=ask.confidence))
+    if kept is None or kept[0] != (site_model, said):
+        if fixed:
+            made = site_model.completed_with(memory.taught_N4)
+        else:
+            made = site_model.completed(weights, confidence=ask.confidence)
+        kept = ((site_model, said), made)
         cache["completing annotated"] = kept
     found: protocol.CompleteText = kept[1]
     return found
 
 
-def _pulls(site_model: protocol.SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
+def _pulls(
+    site_model: protocol.SiteModel, memory: Counting[F], ask: Weigh | Complete, *, round: int
+) -> Pulls:
     """The gradients of every training row under the round's weights, made once.
 
     The target is zero if fewer rows have one than a gradient must cover.
     """
-    encoded, key = _annotated(site_model, ask, round=round).encoded, (site_model, round, ask.config)
+    encoded = _annotated(site_model, memory, ask, round=round).encoded
+    key = (site_model, round, ask.config)
     kept = site_model.site.cache.get("completing slopes")
     if kept is None or kept[0] != key or kept[1] is not encoded:
         found = site_model.row_gradients(ask.weights, ask.config, encoded)
@@ -178,6 +232,25 @@ def _pulls(site_model: protocol.SiteModel, ask: Weigh | Complete, *, round: int)
 # --- what a site answers --------------------------------------------------------------------------
 
 
+def teach(
+    site: Site, memory: Counting[F] | None, ask: Teach[F], turn: Turn
+) -> tuple[Taught, Counting[F]]:
+    """Annotate the training text with the fixed teacher; what it finds stays here."""
+    memory = known(memory)
+    labels = memory.form.labels
+    if not {*ask.form.labels} <= {*labels}:
+        raise Refusal("bad-ask")
+    spotted = ask.form.at(site).spotted(ask.teacher, confidence=ask.confidence)
+    rows = [
+        (number, start, end, labels.index(kind))
+        for number, found in enumerate(spotted)
+        for start, end, kind in found
+    ]
+    memory.form.at(site)  # the site model of the process again
+    taught_N4 = np.array(rows, np.int32).reshape(len(rows), 4)
+    return Taught(len(rows)), replace(memory, taught=True, taught_N4=taught_N4)
+
+
 def weigh(
     site: Site, memory: Counting[F] | None, ask: Weigh, turn: Turn
 ) -> tuple[Weighed, Counting[F]]:
@@ -185,7 +258,8 @@ def weigh(
     memory = known(memory)
     if site.guards.keeps(ask.shared):
         raise Refusal("private-part")
-    return Weighed(_pulls(memory.form.at(site), ask, round=turn.round).target_G), memory
+    pulls = _pulls(memory.form.at(site), memory, ask, round=turn.round)
+    return Weighed(pulls.target_G), memory
 
 
 def complete(
@@ -194,7 +268,7 @@ def complete(
     """Update the instance weights, and train on the pseudo-complete annotation."""
     memory = known(memory)
     site_model = memory.form.at(site)
-    annotated = _annotated(site_model, ask, distil=ask.distil, round=turn.round)
+    annotated = _annotated(site_model, memory, ask, distil=ask.distil, round=turn.round)
     after = _reweighed(site_model, memory, ask, round=turn.round) if ask.slope_G.size else memory
     site.cache.pop("completing slopes", None)
     each_S = counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
@@ -225,7 +299,7 @@ def _reweighed(
     site_model: protocol.SiteModel, memory: Counting[F], ask: Complete, *, round: int
 ) -> Counting[F]:
     """The memory with this round's instance weights (Eq. 12), from the other sites' gradient."""
-    pulls = _pulls(site_model, ask, round=round)
+    pulls = _pulls(site_model, memory, ask, round=round)
     before_S = memory.instance_weights_S
     if len(before_S) != len(pulls.source):
         before_S = np.ones(len(pulls.source), np.float32)
@@ -278,6 +352,7 @@ def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.flo
 
 
 SCORE_APART = replace(Step.of(score_apart), name="score")
+TEACH = Step.of(teach, summed=True)
 WEIGH = Step.of(weigh, summed=True)
 COMPLETE = Step.of(complete, summed=True)
 
@@ -286,7 +361,8 @@ class PseudoCompleteSettings(OptionsTable):
     """The method's own settings: the table `[options]`.
 
     `distil`: pseudo-annotation (3.2), where the common model's confidence is at least `confidence`
-    (the paper: whatever it finds). `instance_weights` (3.3) move by `1 - momentum` a round; if
+    (the paper: whatever it finds). `teacher`: the common model of each round, or that from which
+    training starts, in all rounds. `instance_weights` (3.3) move by `1 - momentum` a round; if
     `centred`, each site shifts them to a mean of 1 before use, so that they choose among sentences
     but do not change how much a site's own annotation counts. `weighting`: how the mean weighs
     sites (the paper: equally). `rows`: whether a word's row is averaged over all sites, or over
@@ -295,12 +371,38 @@ class PseudoCompleteSettings(OptionsTable):
 
     distil: bool = True
     confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
+    teacher: Literal["common", "start"] = "common"
     instance_weights: bool = True
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     centred: bool = False
     warmup_rounds: Annotated[int, Field(ge=0)] = 1
     weighting: Literal["equal", "examples", "sentences"] = "equal"
     rows: Literal["all", "seen"] = "all"
+
+    @property
+    def fixed(self) -> bool:
+        """True if the model from which training starts annotates."""
+        return self.distil and self.teacher == "start"
+
+    def check(self, run: RunSettings) -> None:
+        """Raise SettingsError if there is no model to annotate, or it finds no entities."""
+        if not self.fixed:
+            return
+        if TASKS[run.task].learns != "entities":
+            raise SettingsError(
+                'only entities are annotated by a fixed teacher (options.teacher = "start")',
+                expected="a kind of model that finds entities",
+                got=f"model.kind = {run.kind!r}",
+                fix='set options.teacher = "common"',
+            )
+        if not run.start_from:
+            raise SettingsError(
+                'options.teacher = "start" is the model from which training starts, and there is'
+                " none",
+                expected="start_from, the folder of a finished run",
+                got="no start_from",
+                fix='name it, or set options.teacher = "common"',
+            )
 
 
 @dataclass(frozen=True)
@@ -315,7 +417,7 @@ class PseudoComplete(FedAvg):
 
     name: ClassVar[str] = "pseudo-complete"
     kinds: ClassVar[tuple[str, ...]] = ON_ANNOTATION
-    steps: ClassVar[tuple[Step, ...]] = (protocol.TAKE, WEIGH, COMPLETE, SCORE_APART)
+    steps: ClassVar[tuple[Step, ...]] = (protocol.TAKE, TEACH, WEIGH, COMPLETE, SCORE_APART)
     Settings: ClassVar[type[OptionsTable]] = PseudoCompleteSettings
     State: ClassVar[type] = CompleteState
     traits: ClassVar[frozenset[Trait]] = frozenset({"apart"})
@@ -323,7 +425,32 @@ class PseudoComplete(FedAvg):
     def start(self, federation: Federation) -> CompleteState[ModelSpec]:
         """Agree on the types and the form of the model, and draw its first weights."""
         state: CompleteState[ModelSpec] = super().start(federation)
-        return replace(state, parameters=state.form.parameters(state.weights))
+        idle = self._taught(state, federation) if self.options.fixed else state.idle
+        return replace(state, idle=idle, parameters=state.form.parameters(state.weights))
+
+    def _taught(self, state: CompleteState[ModelSpec], federation: Federation) -> list[str]:
+        """Have the sites annotate with the model from which training starts; gives the idle ones.
+
+        Those that could not are among them. Raises SettingsError if that model is of other
+        settings than this run: no site would take it.
+        """
+        assert self._start is not None
+        ask = Teach(self._start.form, self._start.weights, self.options.confidence)
+        try:
+            check_expected(ask, self.expects(TEACH.name, 0))
+        except Refusal as error:
+            name = (error.detail or "").removeprefix("form.")
+            raise SettingsError(
+                "the model from which training starts cannot teach: it has other settings",
+                where=self._start.where,
+                expected=f"{name} as in the settings of this run",
+                got=f"{getattr(self._start.form, name, None)!r}",
+                fix='set what that run has, or options.teacher = "common"',
+            ) from error
+        sites = [site for site in federation.sites if site not in state.idle]
+        step = self.step(TEACH.name)
+        federation.sum(step, ask, round=0, sites=sites)
+        return sorted({*state.idle, *sites} - {*federation.answered(sites, step, round=0)})
 
     def fields(self, n: int) -> dict[str, object]:
         """Add to FedAvg's fields how the text is completed and weighed."""
@@ -334,8 +461,9 @@ class PseudoComplete(FedAvg):
         """The fields that say how a round completes the text and weighs its rows."""
         own = self.options
         return {
-            "distil": own.distil and n > own.warmup_rounds,
+            "distil": own.fixed or (own.distil and n > own.warmup_rounds),
             "confidence": own.confidence,
+            "fixed": own.fixed,
             "kept": own.momentum,
             "centred": own.centred,
         }
@@ -351,7 +479,7 @@ class PseudoComplete(FedAvg):
         train, learnt = train_ask(self, state, n), n > own.warmup_rounds
         slope_G = np.zeros(0, np.float32)
         if own.distil and own.instance_weights and learnt:
-            weigh = Weigh(state.weights, _shared(state), train.config, own.confidence)
+            weigh = Weigh(state.weights, _shared(state), train.config, own.confidence, own.fixed)
             weighed = federation.sum(WEIGH, weigh, round=n, sites=sites)
             slope_G = weighed.slope_G.astype(np.float32)
             # a site that is not in the sum cannot subtract its own part

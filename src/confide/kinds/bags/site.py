@@ -168,6 +168,11 @@ class BagSpec(PairSpec):
         """The words' keyed digests, if a PCNN reads."""
         return {name: vocabulary.rows_of_digests(self.word_digests_V16) for name in self.tables()}
 
+    def with_labels_of(self, before: Self) -> Self:
+        """The form that also has all relations and words of a trained model's."""
+        words_V16 = agreement.with_new_rows(self.word_digests_V16, before.word_digests_V16)
+        return replace(super().with_labels_of(before), word_digests_V16=words_V16)
+
     def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
         return protocol.cached_site_model(site, self, BagSiteModel)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import compress
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import FederationError, GuardError
+from confide.errors import FederationError, GuardError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import check_names
@@ -182,6 +182,29 @@ class PairSpec(protocol.ModelSpec):
     def labels(self) -> list[str]:
         """The relations, the one of none among them."""
         return list(self.relations)
+
+    def class_axes(self) -> Mapping[str, Sequence[Sequence[Hashable]]]:
+        """The last layer has a row for each relation."""
+        return {name: [self.relations] for name in CLASS_ROWS}
+
+    def with_labels_of(self, before: Self) -> Self:
+        """The form that also has all relations, types and pairs of types of a trained model's.
+
+        Raises SettingsError if types have marks of their own in the encoder, and are others.
+        """
+        if self.types != before.types:
+            raise SettingsError(
+                "training cannot start from a model with marks of other entity types",
+                expected=", ".join(before.types) or "classifier.typed_markers = false",
+                got=", ".join(self.types) or "classifier.typed_markers = false",
+                fix="start from a model without classifier.typed_markers, or train anew",
+            )
+        return replace(
+            self,
+            relations=protocol.with_new(self.relations, before.relations),
+            known_types=protocol.with_new(self.known_types, before.known_types),
+            pairs=[*dict.fromkeys((head, tail) for head, tail in (*self.pairs, *before.pairs))],
+        )
 
 
 @dataclass(frozen=True)

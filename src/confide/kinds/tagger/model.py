@@ -12,7 +12,7 @@ tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Hashable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -153,6 +153,12 @@ def with_marks(encoded: Encoded, examples: Sequence[Example], marks: Marks) -> E
         characters_M=np.array([mark for own in found for mark in own], np.int32),
         characters_from_F1=offsets([len(own) for own in found]),
     )
+
+
+def crf_axes(tags: Sequence[Hashable]) -> dict[str, list[Sequence[Hashable]]]:
+    """The arrays of a tagger's CRF with a place for each tag, along one axis or two."""
+    one_each = ("crf.linear.weight", "crf.linear.bias", "crf.starts_Y", "crf.ends_Y")
+    return {"crf.moves_YY": [tags, tags], **{name: [tags] for name in one_each}}
 
 
 @dataclass(frozen=True, eq=False)

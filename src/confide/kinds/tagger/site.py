@@ -43,7 +43,7 @@ from confide.kinds.agreement import MOST_COMMON, NONE, NOTHING_V16, AgreedWords
 from confide.kinds.encoder import DESCRIBE
 from confide.kinds.entities import EntityExtractor, EntityKind, EntitySiteModel, extractor_with
 from confide.kinds.public import MIB, OfTags, no_public_set
-from confide.kinds.tagger.model import EncodedSplit, TaggerTrainer
+from confide.kinds.tagger.model import EncodedSplit, TaggerTrainer, crf_axes
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 from confide.training import vocabulary
@@ -134,10 +134,14 @@ class TaggerSpec(OfTags):
         own = {one.name: getattr(agreed, one.name) for one in fields(agreed)}
         lists = {name: list(own[name]) for name in ("words", "characters")}
         form = cls(types=list(types), **settled | own | lists)
-        words = len(form.word_digests_V16) + len(form.words) + vocabulary.SPECIALS
-        characters = len(form.character_digests_V16) + len(form.characters) + vocabulary.SPECIALS
-        own = {"words": words, "characters": characters, "tags": form.classes, "context_dim": dim}
-        return replace(form, sizes=own | settled["sizes"])
+        return form._sized({"context_dim": dim, **settled["sizes"]})
+
+    def _sized(self, sizes: Mapping[str, int]) -> Self:
+        """The form of these sizes, but with rows for all of its words, characters and tags."""
+        words = len(self.word_digests_V16) + len(self.words) + vocabulary.SPECIALS
+        characters = len(self.character_digests_V16) + len(self.characters) + vocabulary.SPECIALS
+        rows = {"words": words, "characters": characters, "tags": self.classes}
+        return replace(self, sizes={**rows, **sizes, **rows})
 
     @classmethod
     def vectors(cls, run: RunSettings) -> str | None:
@@ -175,6 +179,30 @@ class TaggerSpec(OfTags):
                 map(vocabulary.rows_of_digests, (self.word_digests_V16, self.character_digests_V16))
             )
         return dict(zip(self.tables(), names, strict=False))
+
+    def class_axes(self) -> Mapping[str, Sequence[Sequence[Hashable]]]:
+        """The CRF has a place for each tag."""
+        return crf_axes(self.named_tags)
+
+    def with_labels_of(self, before: Self) -> Self:
+        """The form that also has all types and words of a trained one, behind its own.
+
+        Keyed words only if they were named under the same key, as far as the digests tell.
+        """
+        form = super().with_labels_of(before)
+        new_rows = agreement.with_new_rows
+        form = replace(
+            form,
+            word_digests_V16=new_rows(self.word_digests_V16, before.word_digests_V16),
+            character_digests_V16=new_rows(
+                self.character_digests_V16, before.character_digests_V16
+            ),
+        )
+        if not self.keyed:
+            words = protocol.with_new(self.words, before.words)
+            characters = protocol.with_new(self.characters, before.characters)
+            form = replace(form, words=words, characters=characters)
+        return form._sized(self.sizes)
 
     def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
