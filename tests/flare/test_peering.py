@@ -18,6 +18,7 @@ from confide.federation.secure.site import SUMS
 from confide.federation.steps import Delivery
 from confide.flare.peers import Pins
 from confide.flare.site import ACCOUNTS, ROSTERS, Peering, note_accounts
+from confide.runs.folder import crossed
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
@@ -53,6 +54,9 @@ def test_the_ledgers_say_what_was_masked_and_nothing_counts_text(tmp_path: Path)
         summed.discard("(seal)")
         assert summed == {"key", "common", "commitment", "boxes_O148", "marks_N64", "signature",
                           "(header)"}  # fmt: skip
+        assert (crossed(path).smallest, crossed(path).masked) == (3, True)
+    (tmp_path / "homes/site-1/memory" / SUMS).rename(tmp_path / "elsewhere")
+    assert crossed(path).smallest == 3  # no site opens less
     told = json.loads((tmp_path / "server" / "result.json").read_text())
     assert list(told["scores"]["sites"]) == ["all sites"]
     assert told["data"]["sites"] == {}

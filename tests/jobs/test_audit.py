@@ -22,8 +22,8 @@ from confide.errors import ConfideError, DataError, RunError, SettingsError
 from confide.federation.events import unwatched
 from confide.flare.server import Conductor
 from confide.jobs import audit as attacking
-from confide.jobs.audit import SiteAttack, _attack, _opened, audit, crossed, promised
-from confide.runs.folder import AUDIT, Audit, RunFolder, audit_sentences, audited
+from confide.jobs.audit import SiteAttack, _attack, _opened, audit, promised
+from confide.runs.folder import AUDIT, Audit, RunFolder, audit_sentences, audited, crossed
 from confide.runs.run import run
 from confide.runs.sites import COINS
 from confide.settings import Settings, parse

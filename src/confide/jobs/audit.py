@@ -13,9 +13,8 @@ by its losses:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,7 @@ from numpy.typing import NDArray
 
 from confide.errors import DataError, RunError
 from confide.federation.failures import Refusal
-from confide.federation.ledger import ledger_files, read_ledger
 from confide.federation.messages import Arrays
-from confide.federation.secure.messages import Offered, Shares
 from confide.federation.site import Scratch, Site
 from confide.files import for_the_owner
 from confide.jobs.personalise import alone_configs
@@ -290,8 +287,6 @@ def _only(document: Document, learns: str, known: set[str]) -> Document:
 
 PICTURE = "audit.svg"
 """A drawing of how many of a hundred are found at each site."""
-_SHARES = {one.name for kind in (Offered, Shares) for one in fields(kind)}
-"""Fields that sums exchange and nobody can open; they tell nothing of text."""
 
 
 @for_the_owner()
@@ -338,7 +333,7 @@ def audit(
     done = run_folder.Audit(
         rounds=found.folder.result().best_rounds,
         sites=sites,
-        crossed=crossed(found.folder.path, group=settings.federation.groups),
+        crossed=run_folder.crossed(found.folder.path, group=settings.federation.groups),
         promised=promised(settings),
     )
     done.write(found.folder)
@@ -398,28 +393,3 @@ def promised(settings: Settings) -> run_folder.Promised | None:
     epsilon = own.epsilon if own.epsilon is not None else budget_of(settings).epsilon
     simulated = settings.key == SIMULATED
     return run_folder.Promised(unit=own.unit, epsilon=epsilon, delta=own.delta, simulated=simulated)
-
-
-def crossed(run: Path, *, group: int = 0) -> run_folder.Crossed:
-    """Read what left a run's sites from the ledger; `group` is the size of sums (0: all sites).
-
-    Raises RunError if the ledger is damaged.
-    """
-    entries = [entry for file in ledger_files(run) for entry in read_ledger(file)]
-    up = [entry for entry in entries if entry.direction == "up"]
-    asks = {(one.round, one.step, one.site) for one in entries if one.direction == "down"}
-    sizes, hidden = [], defaultdict(set)
-    for one in up:
-        if one.kind not in ("array", "arrays"):
-            continue
-        if one.seen == "masked":
-            hidden[one.round, one.step].add(one.site)
-        elif one.field not in _SHARES:
-            sizes.append(1)
-    sizes += [min(len(sites), group or len(sites)) for sites in hidden.values()]
-    return run_folder.Crossed(
-        digests=sum(one.count for one in up if one.kind == "array" and "digest" in one.field),
-        asks=len(asks),
-        masked=any(entry.seen == "masked" for entry in up),
-        smallest=min(sizes, default=None),
-    )

@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,8 +32,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from confide import files
 from confide.errors import MessageError, RunError, SettingsError, os_errors_as, printable
 from confide.federation.keys import new_key, simulated_key
+from confide.federation.ledger import OPENED, ledger_files, read_lines
 from confide.federation.memory import CheckpointStore, MemoryStore
 from confide.federation.messages import Arrays, carries, decode_file
+from confide.federation.secure.messages import Offered, Shares, threshold
+from confide.federation.secure.site import SUMS, Sets, SumTurn
 from confide.runs.result import RESULT, Result, Whole, read_record
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.intervals import Table
@@ -587,6 +591,45 @@ class Crossed(_Record):
     asks: _Whole
     masked: bool
     smallest: _Whole | None
+
+
+_SHARES = {one.name for kind in (Offered, Shares) for one in fields(kind)}
+"""Fields that sums exchange and nobody can open; they tell nothing of text."""
+
+
+def crossed(run: Path, *, group: int = 0) -> Crossed:
+    """Read what left a run's sites from the ledger; `group` is the size of sums (0: all sites).
+
+    The ledger of a real site has its own messages alone: the sets of its sums lie in its memory
+    folder. If they are gone, the smallest that it can have opened counts. Raises RunError if the
+    ledger is damaged.
+    """
+    lines = [line for file in ledger_files(run) for line in read_lines(file)]
+    entries = [line.entry for line in lines if line.entry is not None and not line.again]
+    opened = next((line.tree for line in lines if line.tree.get("note") == OPENED), {})
+    up = [entry for entry in entries if entry.direction == "up"]
+    asks = {(one.round, one.step, one.site) for one in entries if one.direction == "down"}
+    sizes, hidden = [], defaultdict(set)
+    for one in up:
+        if one.kind not in ("array", "arrays"):
+            continue
+        if one.seen == "masked":
+            hidden[one.round, one.step].add(one.site)
+        elif one.field not in _SHARES:
+            sizes.append(1)
+    if hidden and opened.get("at", "server") != "server":
+        turns = {SumTurn(opened["run"], one.round, one.step, b"") for one in up}
+        sets = Sets(run.resolve().parent.parent / SUMS)
+        known = [size for turn in turns if (size := sets.size(turn))]
+        sizes += known or [threshold(group or len(opened["sites"]), 1)]
+    else:
+        sizes += [min(len(sites), group or len(sites)) for sites in hidden.values()]
+    return Crossed(
+        digests=sum(one.count for one in up if one.kind == "array" and "digest" in one.field),
+        asks=len(asks),
+        masked=any(entry.seen == "masked" for entry in up),
+        smallest=min(sizes, default=None),
+    )
 
 
 class Promised(_Record):

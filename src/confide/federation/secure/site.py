@@ -114,6 +114,11 @@ class Sets:
         """The number of sites in each sum that the site has helped to open."""
         return [len(path.read_text().split()) for path in sorted(self._folder.glob(f"{TURN}*"))]
 
+    def size(self, turn: SumTurn) -> int:
+        """The number of sites in the sum of a turn; 0 if the site has not helped to open one."""
+        path = self._folder / turn.file("turn")
+        return len(path.read_text().split()) if path.exists() else 0
+
     def _shrink(self, turn: SumTurn, said: str) -> None:
         """Note a run's smallest set. Raises Refusal for a site that an earlier set lacked."""
         mark = digest(b"run", turn.run.encode(), int_bytes(turn.group)).hex()
