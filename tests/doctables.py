@@ -36,6 +36,7 @@ OWN = {
     "export": "export.md",
     "report": "report.md",
     "audit": "privacy-audit.md",
+    "dossier": "security.md#a-dossier-for-the-data-protection-officer",
     "capacity": "capacity.md",
     "privacy plan": "differential-privacy.md#plan-before-you-run",
     "consortium init": "deployment.md#1-found-the-consortium",

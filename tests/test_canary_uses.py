@@ -103,6 +103,14 @@ def test_a_ledger_holds_no_text(used: Used) -> None:
     assert used.seen_elsewhere() == []
 
 
+def test_a_dossier_holds_no_text(used: Used) -> None:
+    code, shown = cli("dossier", used.folder)
+    assert code == 0, shown
+    assert (used.folder / "dossier.md").exists() and (used.folder / "dossier.html").exists()
+    used.said.append(shown)
+    assert used.seen_elsewhere() == []
+
+
 @pytest.mark.parametrize("to", ["onnx", "spacy", "hf"])
 def test_an_export_holds_the_words_of_the_site_that_exports_and_of_no_other(
     used: Used, tmp_path: Path, to: str

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.jobs.datasets import from_dataset as from_dataset
     from confide.jobs.datasets import to_dataset as to_dataset
     from confide.jobs.demo import demo as demo
+    from confide.jobs.dossier import dossier as dossier
     from confide.jobs.export import export as export
     from confide.jobs.initialise import Wishes as Wishes
     from confide.jobs.initialise import init as init

@@ -522,6 +522,13 @@ def test_report_prints_the_path_of_its_page(put: Any) -> None:
     assert verb.args == ([Path("runs/a"), Path("runs/b")],)
 
 
+def test_dossier_prints_the_paths_of_both_forms(put: Any) -> None:
+    verb = put("dossier", (Path("a/dossier.md"), Path("a/dossier.html")))
+    assert call("dossier", "a", "--kit", "kit").stdout == "a/dossier.md\na/dossier.html\n"
+    assert verb.args == (Path("a"),)
+    assert verb.options == {"out": None, "kit": Path("kit")}
+
+
 def test_report_watches_one_run(put: Any) -> None:
     verb = put("watch_report", Path("runs/a/report.html"))
     done = call("report", "runs/a", "--watch", "--no-text")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cases import each
+from confide import api
 from confide.errors import ConfideError
 from confide.federation.failures import CODES, Failure, Refusal
 from confide.federation.ledger import read_ledger
@@ -18,6 +19,7 @@ from confide.federation.secure.site import SUMS
 from confide.federation.steps import Delivery
 from confide.flare.peers import Pins
 from confide.flare.site import ACCOUNTS, ROSTERS, Peering, note_accounts
+from confide.kinds import steps
 from confide.runs.folder import crossed
 from confide.runs.run import run
 from confide.settings import Settings
@@ -55,6 +57,11 @@ def test_the_ledgers_say_what_was_masked_and_nothing_counts_text(tmp_path: Path)
         assert summed == {"key", "common", "commitment", "boxes_O148", "marks_N64", "signature",
                           "(header)"}  # fmt: skip
         assert (crossed(path).smallest, crossed(path).masked) == (3, True)
+        markdown = api.dossier(path)[0].read_text()
+        assert "left under masks" in markdown and "could read: 3. [ledger.jsonl]" in markdown
+        assert f"The folder of {'the lead' if path.name == 'server' else 'one site'}" in markdown
+        assert "Lead: lead" in markdown and steps.OTHER not in markdown
+        assert str(tmp_path) not in markdown
     (tmp_path / "homes/site-1/memory" / SUMS).rename(tmp_path / "elsewhere")
     assert crossed(path).smallest == 3  # no site opens less
     told = json.loads((tmp_path / "server" / "result.json").read_text())

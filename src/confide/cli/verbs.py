@@ -46,7 +46,7 @@ PANELS = {
     "Train": ("demo", "init", "run", "sweep", "recipes", "settings"),
     "Use a model": ("predict", "evaluate", "serve", "personalise", "release", "export"),
     "Inspect and plan": (
-        "report", "compare", "wire", "ledger", "audit", "capacity", "budget", "privacy",
+        "report", "compare", "wire", "ledger", "audit", "dossier", "capacity", "budget", "privacy",
     ),
     "Real sites": ("consortium", "server", "site", "peers", "coordinate"),
     "Data and keys": ("data", "models", "key"),
@@ -883,6 +883,18 @@ def audit_command(
         screen.put_json(found.model_dump(by_alias=True))
     else:
         typer.echo("\n".join(audit_sentences(found)))
+
+
+@command(app, "dossier")
+def dossier_command(run: Path, *, out: Path | None = None, kit: Path | None = None) -> None:
+    """Write what a data protection officer needs: evidence of a run, and what is still to write.
+
+    Options:
+        out (DIR): Folder for dossier.md and dossier.html; the run's by default.
+        kit (KIT): The site's kit, for its agreement and guards; only of a site's own run folder.
+    """
+    for path in api.dossier(run, out=out, kit=kit):
+        typer.echo(str(path))
 
 
 @command(app, "capacity")

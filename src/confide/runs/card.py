@@ -23,6 +23,7 @@ from confide.runs.folder import (
     audit_sentence,
     audited,
     epsilon_sentence,
+    noise_sentence,
     shareable,
     smallest_sentence,
 )
@@ -146,8 +147,11 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
             (safe(name), *(points(one.get(rate)) for rate in ("f1", "precision", "recall")))
             for name, one in sorted(types.items())[:MOST_NAMES]
         ],
-        settings=[(f"`{k}`", safe(value)) for k, value in sorted(_of_the_model(settings).items())],
+        settings=[
+            (f"`{k}`", safe(value)) for k, value in sorted(settings_of_model(settings).items())
+        ],
         federated=federated,
+        noise=safe(noise_sentence(settings, result.privacy), most=1000),
         guards=", ".join(f"{name} {safe(value)}" for name, value in sorted(changed.items())),
         audit=list(_audited(copied.run, called)),
         left=list(_left(copied.run)) if federated else [],
@@ -169,8 +173,8 @@ def _code(name: str) -> str:
     return f"`{name}`" if _PLAIN.fullmatch(name) else safe(name)
 
 
-def _of_the_model(settings: Settings) -> dict[str, str]:
-    """The settings that made this model: of its kind, its training and its federation."""
+def settings_of_model(settings: Settings) -> dict[str, str]:
+    """The settings that made a model: of its kind, its training and its federation; no paths."""
     tables = {*_OF_ALL, *_OF_KINDS.get(settings.kind, ())}
     tables |= _OF_READERS[settings.bags.reader] if settings.kind == "bags" else set()
     alone = {"base"} if settings.method in REFERENCES else set[str]()

@@ -37,7 +37,7 @@ from confide.federation.memory import CheckpointStore, MemoryStore
 from confide.federation.messages import Arrays, carries, decode_file
 from confide.federation.secure.messages import Offered, Shares, threshold
 from confide.federation.secure.site import SUMS, Sets, SumTurn
-from confide.runs.result import RESULT, Result, Whole, read_record
+from confide.runs.result import RESULT, Private, Result, Whole, read_record
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.intervals import Table
 from confide.settings import SIMULATED, Settings, dump, leaves, parse, read_tree
@@ -720,6 +720,34 @@ def epsilon_sentence(found: Audit) -> str:
         measured = _canaried(found.measured)
     said = f"ε promised: {promised}; ε measured: {measured}"
     return f"{said}. The promise was broken" if found.broken else said
+
+
+def noise_sentence(settings: Settings, spent: Private | None) -> str:
+    """Say what noise a run was trained under, and what it promises; `spent` is of its result."""
+    own = settings.privacy
+    if spent is None and own is None:
+        return "No noise was added: this is not differential privacy."
+    if spent is None:  # a real site's own result does not say
+        assert own is not None
+        limit = "" if own.epsilon is None else f"an ε of at most {own.epsilon:g} at "
+        said = f"{limit}δ = {_small(own.delta)} for one {own.unit} of the training text"
+        return f"Trained under noise, by its settings with {said}; the lead's result says the ε."
+    if spent.simulated:
+        return (
+            "Trained under noise whose keys were made from the seed, to be repeatable: this is not"
+            " differential privacy."
+        )
+    told = (
+        f"Trained under noise: ({spent.epsilon:.2f}, {spent.delta:g})-differential privacy for one"
+        f" {spent.unit} of the training text, in {spent.rounds} rounds of noise {spent.noise:g}"
+        f" clips, each drawing a {spent.unit} with probability {spent.rate:g}. It covers this run"
+        " alone, and sites and code that are honest as docs/differential-privacy.md says."
+    )
+    held_out = {
+        "open": " Scores of held-out text left the sites without noise, and are not covered.",
+        "closed": " No score of held-out text left a site.",
+    }
+    return told + held_out.get(spent.held_out, "")
 
 
 def smallest_sentence(crossed: Crossed) -> str:
