@@ -10,8 +10,10 @@ import traceback
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from cases import each
+from confide.cli.verbs import app
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.text import files
 from confide.text.document import Document, Entity
@@ -354,3 +356,48 @@ def test_another_concept_id_is_refused(tmp_path, value):
     map = put(tmp_path, "map.toml", f"[types]\nADE = {value}\n")
     with pytest.raises(SettingsError, match="the map has no concept id for ADE"):
         write([Document("1", "a")], tmp_path / "a.csv", "note-nlp", map=map)
+
+
+def test_on_the_command_line_the_map_stands_behind_the_format(tmp_path, monkeypatch):
+    """And nothing that is printed or left in the folder holds the address."""
+    secret = f"sqlite:///{tmp_path}/cdm.sqlite?x=77&password={QUOTED}"
+    cdm(tmp_path)
+    path, map = asked(tmp_path, url_env="CDM_URL"), put(tmp_path, "map.toml", MAP)
+    out = tmp_path / "out" / "note_nlp.csv"
+    words = ["data", "convert", str(path), "--format", "omop", "--out", str(out), "--to"]
+    monkeypatch.setenv("CDM_URL", secret)
+    done = CliRunner().invoke(app, [*words, f"note-nlp={map}"])
+    assert (done.exit_code, out.is_file()) == (0, True), done.output
+    monkeypatch.setenv("CDM_URL", f"nosuch://me:{QUOTED}@host/cdm?x=77")
+    failed = CliRunner().invoke(app, [*words, f"note-nlp={map}"])
+    assert failed.exit_code == 2 and "the database cannot be read" in " ".join(
+        failed.output.split()
+    )
+    said = [done.output, failed.output]
+    said += [one.read_text("utf-8") for one in out.parent.iterdir()]
+    assert not [one for one in said if "=77" in one or "nary" in one or "7#pass" in one]
+    monkeypatch.setenv("CDM_URL", secret)
+    odd = CliRunner().invoke(app, [*words, f"jsonl={map}"])
+    assert "the format takes none" in " ".join(odd.output.split())
+
+
+def test_a_run_s_folder_holds_no_address(tmp_path, monkeypatch, caplog):
+    """The public set of a run by a query: no file of the run, and no log, has the address."""
+    from confide import api
+
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.chdir(tmp_path)
+    cdm(tmp_path)
+    asked(tmp_path, url_env="CDM_URL")
+    monkeypatch.setenv("CDM_URL", f"sqlite:///cdm.sqlite?x=77&password={QUOTED}")
+    lines = "Rash\tB-ADE\nafter\tO\naspirin\tB-Drug\n.\tO\n\n"
+    text = 'schema = 2\ntask = "ner"\nmethod = "feded"\nrounds = 1\n'
+    text += '[public]\nfiles = ["cdm.toml"]\nformat = "omop"\nlabelled = false\n'
+    for name in ("one", "two"):
+        put(tmp_path, f"{name}.conll", lines * 12)
+        text += f'[[site]]\nname = "{name}"\ntrain = ["{name}.conll"]\n'
+    api.run(put(tmp_path, "settings.toml", text), out="run")
+    written = [one.read_bytes() for one in (tmp_path / "run").rglob("*") if one.is_file()]
+    assert any(b"cdm.toml" in raw for raw in written)
+    secret = (b"x=77", b"nary", b"7#pass")
+    assert not [raw for raw in (*written, caplog.text.encode()) for one in secret if one in raw]
