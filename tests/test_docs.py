@@ -315,9 +315,10 @@ def test_every_setting_has_words() -> None:
 
 
 NON_IID = ("fedprox", "scaffold", "feddyn", "ditto", "fedbn")
-METHODS_PAGES = {"feddf": "feded", "fedatt": "feded", "dp-fedner": "dp-feded"} | dict.fromkeys(
-    NON_IID, "non-iid"
-)
+METHODS_PAGES = {
+    "feddf": "feded", "fedatt": "feded", "dp-fedner": "dp-feded", "fedex": "fedavg",
+    **dict.fromkeys(NON_IID, "non-iid"),
+}  # fmt: skip
 
 
 def test_every_option_of_a_method_is_on_its_page_with_its_default() -> None:

@@ -39,6 +39,9 @@ OPEN = {name: pair for name, pair in METHODS.items() if not pair.private}
 """The pairs that train without noise. What those under noise promise has tests of its own
 (tests/methods/test_dp_fedsgd.py): their sums are never plain, and no site's score is seen."""
 
+SEES_EACH = {name for name in OPEN if OPEN[name].method == "fedex"}
+"""The pairs that refuse sums which the server cannot open."""
+
 OPTIONAL = {
     "describe_encoder", "count_examples", "count_buckets", "count_bag_buckets", "measure", "attend",
     "teach",
@@ -108,6 +111,12 @@ ENTRIES: dict[str, Entry] = {
         reaches=0.3,
     ),
     "feddyn-relations": entry("relations", reaches=0.8),
+    **{
+        f"fedex-{kind}": entry(
+            kind, learning=(*LEARNS[kind][0], "encoder.rank=4", "training.learning_rate=0.03")
+        )
+        for kind in ("encoder", "relations")
+    },
     "fedavg-linear": entry(
         "linear",
         variants=(

@@ -26,7 +26,7 @@ from confide.methods import METHODS
 from confide.methods.lazy_mil import HEAR_WINNERS, HearWinners, WinnersHeard
 from confide.runs.run import run
 from contract.corpus import tiny
-from contract.entries import APART, FEDAVG, METHOD
+from contract.entries import APART, FEDAVG, METHOD, SEES_EACH
 from contract.runs import Asking, states, use_engine
 from contract.test_sums import QUICK
 
@@ -90,7 +90,7 @@ def some(names: Collection[str]) -> list[object]:
     return [
         pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
         for name in METHODS
-        if name in names
+        if name in names and name not in SEES_EACH
     ]
 
 
@@ -280,6 +280,8 @@ BELIEVED = {
 def lies_by_pair() -> list[object]:
     found: list[object] = []
     for name, pair in METHODS.items():
+        if name in SEES_EACH:
+            continue
         public = any(has(step, "public") and has(step, "form") for step in pair.steps)
         for what in LIES:
             if name not in BELIEVED[what] or (what == "public" and not public):

@@ -21,7 +21,7 @@ from confide.methods import METHODS
 from confide.methods.fedavg import mean_of
 from confide.runs.run import run
 from contract.corpus import tiny, write_sites
-from contract.entries import DEALT, ENTRIES, FAST, OPEN
+from contract.entries import DEALT, ENTRIES, FAST, OPEN, SEES_EACH
 from contract.runs import (
     Forging,
     Straight,
@@ -51,7 +51,7 @@ SEEN_ONE_BY_ONE = ("feddf", "chain")
 def forms() -> list[object]:
     found: list[object] = []
     for name in OPEN:
-        if name not in FAST:
+        if name not in FAST or name in SEES_EACH:
             continue
         marks = [] if name in (*QUICK[:2], "lazy-mil-bags") else [pytest.mark.slow]
         found.append(pytest.param(name, (), id=name, marks=marks))
@@ -345,7 +345,7 @@ def test_a_round_after_which_the_score_falls_is_undone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", DEALT)
+@pytest.mark.parametrize("method", [name for name in DEALT if name not in SEES_EACH])
 def test_a_pair_learns_from_whole_numbers(method: str, tmp_path: Path) -> None:
     """Fast is that of test_travelling.py, in narrow lanes."""
     entry = ENTRIES[method]

@@ -39,6 +39,7 @@ OURS: OnDemand[type[Method]] = OnDemand(
         "scaffold": "confide.methods.scaffold:Scaffold",
         "ditto": "confide.methods.ditto:Ditto",
         "feddyn": "confide.methods.feddyn:FedDyn",
+        "fedex": "confide.methods.fedex:FedEx",
     },
     lambda method: method,
 )

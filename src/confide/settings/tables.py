@@ -196,8 +196,8 @@ class EncoderTable(Table):
     """of `lora`"""
     alpha: Annotated[int, Field(ge=1, le=9999)] = 16
     """of `lora`"""
-    factors: Literal["both", "b"] = "both"
-    """of `lora`: train A and B, or B alone, so that the mean of updates is exact"""
+    factors: Literal["both", "b", "exact"] = "both"
+    """of `lora`: A and B are trained, or `b` alone; `exact` is fedex's"""
 
 
 class ClassifierTable(Table):
@@ -657,6 +657,9 @@ class Settings(Table):
             ),
             'split.attribute is for split.by = "attribute"': (
                 self.split and self.split.by != "attribute" and self.split.attribute
+            ),
+            'encoder.factors = "exact" is for method = "fedex", which sees each update': (
+                self.encoder.factors == "exact" and "fedex" not in (self.method, self.base)
             ),
             "give either device or devices, not both": self.devices and self.device != "cpu",
             f"workers = {self.workers} leave some of the {len(self.devices or ())} devices idle:"

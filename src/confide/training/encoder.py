@@ -856,8 +856,12 @@ def states_of(encoder: Any, ids_BP: Tensor, mask_BP: Tensor | None) -> Tensor:
 
 
 Tune = Literal["all", "top", "lora", "bias", "frozen"]
-Factors = Literal["both", "b"]
-"""The factors of an update of low rank that are trained."""
+Factors = Literal["both", "b", "exact"]
+"""The factors of an update of low rank that are trained; `exact`: both, and the weight below them
+travels, since the server corrects it.
+"""
+CORRECTED = ".base_layer.weight"
+"""The end of the name of a weight below an update of low rank."""
 
 MARKS = derive_seed("marks of a frozen encoder")
 """The seed of the rows of marks that nobody trains."""
@@ -874,8 +878,8 @@ _UPDATED = re.compile(
 class Tuning:
     """The part of an encoder that is trained.
 
-    As text, its `str`, it stands in a form: "all", "top 2", "lora 8 16", "lora 8 16 b", "bias",
-    "frozen".
+    As text, its `str`, it stands in a form: "all", "top 2", "lora 8 16", "lora 8 16 b", "lora 8 16
+    exact", "bias", "frozen".
     """
 
     tune: Tune = "all"
@@ -893,15 +897,17 @@ class Tuning:
     def of(cls, text: str) -> Tuning:
         """The tuning of this text; the empty text of older forms is "all". Raises SettingsError."""
         found = re.fullmatch(
-            r"(all|bias|frozen|)|top ([1-9]\d{0,3})|lora ([1-9]\d{0,3}) ([1-9]\d{0,3})( b)?", text
+            r"(all|bias|frozen|)|top ([1-9]\d{0,3})|lora ([1-9]\d{0,3}) ([1-9]\d{0,3})( b| exact)?",
+            text,
         )
         if found is None:
             raise SettingsError("nobody knows what of the encoder is trained", got=repr(text[:40]))
-        plain, layers, rank, alpha, b = found.groups()
+        plain, layers, rank, alpha, factors = found.groups()
         if layers:
             return cls("top", layers=int(layers))
         if rank:
-            return cls("lora", rank=int(rank), alpha=int(alpha), factors="b" if b else "both")
+            kept: Any = (factors or " both").strip()
+            return cls("lora", rank=int(rank), alpha=int(alpha), factors=kept)
         return cls(plain or "all")  # type: ignore[arg-type]
 
     @property
@@ -938,6 +944,7 @@ def tune(model: nn.Module, body: Any, tuning: Tuning) -> None:
         for name, parameter in body.named_parameters() if kept else ():
             if ".lora_A." in name:
                 parameter.requires_grad_(False)
+        body.corrected = tuning.factors == "exact"
     else:
         for part in _top(body, tuning.layers) if tuning.tune == "top" else _biases(body):
             part.requires_grad_(True)

@@ -15,6 +15,7 @@ from confide.errors import DataError
 from confide.seeds import seeded
 from confide.training.batches import TagRules
 from confide.training.devices import at_home, on, placed, where_is
+from confide.training.encoder import CORRECTED
 from confide.training.tagger import CrfTagger, LinearSizes, LinearTagger, Tagger, TaggerSizes
 from confide.training.vocabulary import VectorFile
 
@@ -72,8 +73,16 @@ def arrays(model: nn.Module) -> Arrays:
 
 
 def trained(model: nn.Module) -> Arrays:
-    """A copy of every trained parameter, by name, in the model's order."""
-    return {name: _copied(p) for name, p in trained_parameters(model).items()}
+    """A copy of every parameter that training may change, by name, in the model's order.
+
+    Those below updates of low rank are among them if the server corrects them.
+    """
+    corrected = getattr(getattr(model, "encoder", None), "corrected", False)
+    return {
+        name: _copied(p)
+        for name, p in named_parameters(model).items()
+        if p.requires_grad or (corrected and name.endswith(CORRECTED))
+    }
 
 
 def _copied(parameter: nn.Parameter) -> NDArray[np.float32]:
