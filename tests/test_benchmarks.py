@@ -23,6 +23,7 @@ TABLES = {
     "papers/feded/entities.py": "--table",
     "papers/feded/table.py": "HERE/measured.jsonl",
     "papers/home/run.py": "--table",
+    "papers/later/run.py": "--table",
     "papers/lazymil/levels.py": "--table",
     "papers/lazymil/table.py": "HERE/measured.jsonl",
     "papers/npj/run.py": "--table",
