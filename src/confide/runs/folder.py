@@ -35,8 +35,6 @@ from confide.federation.keys import new_key, simulated_key
 from confide.federation.ledger import OPENED, ledger_files, read_lines
 from confide.federation.memory import CheckpointStore, MemoryStore
 from confide.federation.messages import Arrays, carries, decode_file
-from confide.federation.secure.messages import Offered, Shares, threshold
-from confide.federation.secure.site import SUMS, Sets, SumTurn
 from confide.runs.result import RESULT, Private, Result, Whole, read_record
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.intervals import Table
@@ -593,10 +591,6 @@ class Crossed(_Record):
     smallest: _Whole | None
 
 
-_SHARES = {one.name for kind in (Offered, Shares) for one in fields(kind)}
-"""Fields that sums exchange and nobody can open; they tell nothing of text."""
-
-
 def crossed(run: Path, *, group: int = 0) -> Crossed:
     """Read what left a run's sites from the ledger; `group` is the size of sums (0: all sites).
 
@@ -604,6 +598,11 @@ def crossed(run: Path, *, group: int = 0) -> Crossed:
     folder. If they are gone, the smallest that it can have opened counts. Raises RunError if the
     ledger is damaged.
     """
+    from confide.federation.secure.messages import Offered, Shares, threshold
+    from confide.federation.secure.site import SUMS, Sets, SumTurn
+
+    # fields that sums exchange and nobody can open; they tell nothing of text
+    shares = {one.name for kind in (Offered, Shares) for one in fields(kind)}
     lines = [line for file in ledger_files(run) for line in read_lines(file)]
     entries = [line.entry for line in lines if line.entry is not None and not line.again]
     opened = next((line.tree for line in lines if line.tree.get("note") == OPENED), {})
@@ -615,7 +614,7 @@ def crossed(run: Path, *, group: int = 0) -> Crossed:
             continue
         if one.seen == "masked":
             hidden[one.round, one.step].add(one.site)
-        elif one.field not in _SHARES:
+        elif one.field not in shares:
             sizes.append(1)
     if hidden and opened.get("at", "server") != "server":
         turns = {SumTurn(opened["run"], one.round, one.step, b"") for one in up}
