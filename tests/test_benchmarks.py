@@ -26,6 +26,7 @@ TABLES = {
     "papers/later/run.py": "--table",
     "papers/lazymil/levels.py": "--table",
     "papers/lazymil/table.py": "HERE/measured.jsonl",
+    "papers/lowrank/run.py": "--table",
     "papers/npj/run.py": "--table",
     "papers/skew/run.py": "--table",
     "papers/steps/run.py": "--table",
