@@ -3,7 +3,8 @@
     python benchmarks/papers/lowrank/run.py --out runs/lowrank [--data NAME...] [--encoder NAME...]
     python benchmarks/papers/lowrank/run.py --table
 
-Finished cells are lines of measured.jsonl and are not run again; a cell that was stopped goes on.
+Finished cells are lines of measured.jsonl and are not run again; a stopped one begins anew, as its
+only checkpoint is the last round's.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
         SETTINGS / f"{cell['data']}.toml",
         overrides=overrides,
         out=folder,
-        resume=RunFolder(folder).is_taken(),
+        resume=RunFolder(folder).is_taken(),  # one that ended, but whose line was not written
     ).result
     task = TASKS[result.task]
     rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
