@@ -15,16 +15,19 @@ import argparse
 import json
 import math
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import time
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 import cells
 import relations
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure, read_lines
 
 CORPORA = {**cells.CORPORA, **relations.CORPORA}
 
@@ -67,32 +70,26 @@ def main() -> None:
     )
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    kept = given.keep.read_text().splitlines() if given.keep.exists() else []
-    lines = [json.loads(line) for line in kept]
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
-    done = {(one["corpus"], one["size"], one["row"], one["seed"]) for one in lines}
-    for seed in given.seeds:
-        for corpus, size in there(given.corpora, given.sizes):
-            about = relations if corpus in relations.CORPORA else cells
-            folder = about.written(corpus, size, given.out)
-            for row in given.rows:
-                if (corpus, size, row, seed) in done:
-                    continue
-                line = {"corpus": corpus, "size": size, "row": row, "seed": seed}
-                line |= (
-                    peer(row, folder, given.peer_python)
-                    if row in PEERS
-                    else ours(row, size, seed, folder)
-                )
-                line["date"] = date.today().isoformat()
-                line["machine"] = (
-                    f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-                )
-                print(json.dumps(line)[:300], file=sys.stderr, flush=True)
-                with open(given.keep, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+    every = (
+        {"corpus": corpus, "size": size, "row": row, "seed": seed}
+        for seed in given.seeds
+        for corpus, size in there(given.corpora, given.sizes)
+        for row in given.rows
+    )
+    measure(every, given.keep, lambda cell: measured(cell, given))
+
+
+def measured(cell: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
+    """What a row comes to on a corpus of a size."""
+    corpus, size, row = cell["corpus"], cell["size"], cell["row"]
+    about = relations if corpus in relations.CORPORA else cells
+    folder = about.written(corpus, size, given.out)
+    if row in PEERS:
+        return peer(row, folder, given.peer_python)
+    return ours(row, size, cell["seed"], folder)
 
 
 def there(names: list[str], sizes: list[int]) -> list[tuple[str, int]]:

@@ -11,14 +11,10 @@ Finished cells are lines of measured.jsonl and are not run again.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +29,10 @@ from confide.text.checking import retag
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training.batches import only
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure, read_lines
 
 HERE = Path(__file__).parent
 ORDERS = (
@@ -69,41 +69,31 @@ def main() -> None:
     parser.add_argument("--part", choices=("dev", "test"), default="test", help="what is scored")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    kept = given.keep.read_text().splitlines() if given.keep.exists() else []
-    lines = [json.loads(line) for line in kept]
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
-    cells = ("row", "order", "seed", "step", "set")
-    done = {json.dumps([one[name] for name in cells]) for one in lines}
-    for seed in given.seeds:
-        for order in given.orders:
-            for row in given.rows:
-                for step in range(1, given.steps + 1):
-                    if json.dumps([row, order, seed, step, given.set]) in done:
-                        continue
-                    line = json.dumps(measured(row, order, seed, step, given))
-                    print(line[:300], file=sys.stderr, flush=True)
-                    with open(given.keep, "a", encoding="utf-8") as file:
-                        file.write(line + "\n")
+    cells = (
+        {"row": row, "order": order, "seed": seed, "step": step, "set": given.set}
+        for seed in given.seeds
+        for order in given.orders
+        for row in given.rows
+        for step in range(1, given.steps + 1)
+    )
+    measure(cells, given.keep, lambda cell: measured(cell, given))
 
 
-def measured(
-    row: str, order: int, seed: int, step: int, given: argparse.Namespace
-) -> dict[str, Any]:
+def measured(cell: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
     """One step: train, and score every domain that has come so far."""
     begun = time.process_time()
-    folder = trained(row, order, seed, step, given)
+    order, step = cell["order"], cell["step"]
+    folder = trained(cell["row"], order, cell["seed"], step, given)
     seconds = time.process_time() - begun
     sites = {one["name"]: one for one in read_tree(recipe_path("tags-crossner"))["site"]}
     come = [sites[name] for name in ORDERS[order - 1][:step]]
     return {
-        "row": row, "order": order, "seed": seed, "step": step, "set": given.set,
         "domains": [one["name"] for one in come],
         given.part: scored(folder, come, given.part),
         "cpu": round(seconds, 1),
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }  # fmt: skip
 
 

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from confide.api import run
 from confide.runs.folder import RunFolder
 from confide.tasks import TASKS
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure, read_lines
 
 HERE = Path(__file__).parent
 SETTINGS = HERE.parents[1] / "defaults" / "tuning"
@@ -51,23 +52,18 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.1, help="of the training text")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    kept = given.keep.read_text().splitlines() if given.keep.exists() else []
-    lines = [json.loads(line) for line in kept]
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
     same = {name: getattr(given, name) for name in ("rate", "rounds", "epochs", "share")}
-    for seed in given.seeds:
-        for encoder in given.encoder:
-            for data in given.data:
-                for way in given.ways:
-                    cell = {"data": data, "encoder": encoder, "way": way, "seed": seed, **same}
-                    if any(cell.items() <= one.items() for one in lines):
-                        continue
-                    line = json.dumps(cell | measured(cell, given.out))
-                    print(line, file=sys.stderr, flush=True)
-                    with open(given.keep, "a", encoding="utf-8") as file:
-                        file.write(line + "\n")
+    cells = (
+        {"data": data, "encoder": encoder, "way": way, "seed": seed, **same}
+        for seed in given.seeds
+        for encoder in given.encoder
+        for data in given.data
+        for way in given.ways
+    )
+    measure(cells, given.keep, lambda cell: measured(cell, given.out))
 
 
 def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -105,8 +101,6 @@ def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
         **sent,
         "cpu": round(time.process_time() - began),
         "seconds": round(time.perf_counter() - clock),
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }
 
 

@@ -12,21 +12,22 @@ Every finished run is a line of measured.jsonl and is not made again; one that w
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import random
 import statistics
 import sys
 import time
 from collections import defaultdict
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.tasks import TASKS
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure, read_lines
 
 HERE = Path(__file__).parent
 ENTITIES = {
@@ -85,12 +86,10 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    kept = given.keep.read_text().splitlines() if given.keep.exists() else []
-    lines = [json.loads(line) for line in kept]
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
-    cells = [
+    cells = (
         {"corpus": corpus, "model": model, "method": method, "sites": sites, "split": given.split,
          "share": given.share, "set": given.set, "seed": seed}
         for seed in given.seeds
@@ -98,14 +97,8 @@ def main() -> None:
         for model in given.models
         for method in given.methods
         for sites in given.sites
-    ]  # fmt: skip
-    for cell in cells:
-        if any(cell.items() <= line.items() for line in lines):
-            continue
-        line = cell | measured(cell, given.out)
-        print(json.dumps(line), file=sys.stderr, flush=True)
-        with given.keep.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+    )  # fmt: skip
+    measure(cells, given.keep, lambda cell: measured(cell, given.out))
 
 
 def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -137,8 +130,6 @@ def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
         "rounds": found.rounds,
         "up": round(statistics.mean(found.bytes.up.values())) if found.bytes else 0,
         "processor_seconds": round(time.process_time() - began),
-        "date": date.today().isoformat(),
-        "machine": f"{os.cpu_count()} x {platform.machine()}",
     }
 
 

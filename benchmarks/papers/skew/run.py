@@ -9,19 +9,20 @@ Finished cells are lines of measured.jsonl and are not run again.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import sys
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.tasks import TASKS
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure, read_lines
 
 HERE = Path(__file__).parent
 DATA: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -56,21 +57,16 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=[], help="settings of the method to try")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    kept = given.keep.read_text().splitlines() if given.keep.exists() else []
-    lines = [json.loads(line) for line in kept]
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
-    done = {(one["data"], one["method"], one["seed"], tuple(one["set"])) for one in lines}
-    for seed in given.seeds:
-        for data in given.data:
-            for method in given.methods:
-                if (data, method, seed, tuple(given.set)) in done:
-                    continue
-                line = json.dumps(measured(data, method, seed, given))
-                print(line[:200], file=sys.stderr, flush=True)
-                with open(given.keep, "a", encoding="utf-8") as file:
-                    file.write(line + "\n")
+    cells = (
+        {"data": data, "method": method, "seed": seed, "set": given.set}
+        for seed in given.seeds
+        for data in given.data
+        for method in given.methods
+    )
+    measure(cells, given.keep, lambda own: measured(own["data"], own["method"], own["seed"], given))
 
 
 def measured(data: str, method: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
@@ -92,14 +88,12 @@ def measured(data: str, method: str, seed: int, given: argparse.Namespace) -> di
     task = TASKS[result.task]
     score = lambda scores: 100 * (task.value(scores, task.kinds[0]) or 0.0)  # noqa: E731
     return {
-        "data": data, "method": method, "seed": seed, "set": given.set, "rounds": result.rounds,
+        "rounds": result.rounds,
         "f1": score(result.scores.overall),
         "sites": {site: score(own) for site, own in result.scores.sites.items()},
         "dev": score(result.dev) if result.dev else None,
         "up": statistics.mean(result.bytes.up.values()) / 1e6 if result.bytes else 0.0,
         "cpu": round(time.process_time() - began),
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }  # fmt: skip
 
 

@@ -11,19 +11,19 @@ of measured.jsonl and are not run again; runs that stand in --out are only read.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.tasks import TASKS
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure, read_lines
 
 HERE = Path(__file__).parent
 TUNING = HERE.parents[1] / "defaults" / "tuning"
@@ -54,20 +54,16 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    kept = given.keep.read_text().splitlines() if given.keep.exists() else []
-    lines = [json.loads(line) for line in kept]
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
-    done = {(one["data"], one["cell"], one["seed"]) for one in lines}
-    for seed in given.seeds:
-        for data in given.data:
-            for cell in given.cells:
-                if (data, cell, seed) not in done:
-                    line = json.dumps(measured(data, cell, seed, given.out))
-                    print(line[:200], file=sys.stderr, flush=True)
-                    with open(given.keep, "a", encoding="utf-8") as file:
-                        file.write(line + "\n")
+    cells = (
+        {"data": data, "cell": cell, "seed": seed}
+        for seed in given.seeds
+        for data in given.data
+        for cell in given.cells
+    )
+    measure(cells, given.keep, lambda own: measured(**own, out=given.out))
 
 
 def measured(data: str, cell: str, seed: int, out: Path) -> dict[str, Any]:
@@ -84,9 +80,6 @@ def measured(data: str, cell: str, seed: int, out: Path) -> dict[str, Any]:
     task = TASKS[result.task]
     assert result.bytes is not None
     return {
-        "data": data,
-        "cell": cell,
-        "seed": seed,
         "rounds": result.rounds,
         "f1": 100 * (task.value(result.scores.overall, task.kinds[0]) or 0.0),
         "dev": [
@@ -97,8 +90,6 @@ def measured(data: str, cell: str, seed: int, out: Path) -> dict[str, Any]:
         "up": statistics.mean(result.bytes.up.values()) / 1e6,
         "down": statistics.mean(result.bytes.down.values()) / 1e6,
         "cpu": None if there else round(time.process_time() - began),
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }
 
 

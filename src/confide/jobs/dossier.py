@@ -55,7 +55,7 @@ own modules import torch."""
 AT_THE_SITE = "confide dossier MEMORY/runs/RUN --kit KIT"
 
 
-class Said(NamedTuple):
+class Answer(NamedTuple):
     """A sentence of evidence and its file; or what no file says, and the command that would."""
 
     text: str
@@ -68,14 +68,14 @@ class Field(NamedTuple):
 
     point: str
     asks: str
-    said: tuple[Said, ...]
+    answers: tuple[Answer, ...]
     tables: tuple[str, ...]
     yours: str
 
     @property
     def has_evidence(self) -> bool:
         """True if a file of the run or the kit says something."""
-        return any(one.source and not one.source.startswith("docs/") for one in self.said)
+        return any(one.source and not one.source.startswith("docs/") for one in self.answers)
 
 
 class Form(NamedTuple):
@@ -117,7 +117,7 @@ def dossier(
         "forms": forms,
         "grids": grids,
         "numbers": {grid.id: number for number, grid in enumerate(grids, 1)},
-        "unknown": list(dict.fromkeys(one for f in fields for one in f.said if one.command)),
+        "unknown": list(dict.fromkeys(one for f in fields for one in f.answers if one.command)),
         "questions": len(fields),
         "evidence": sum(field.has_evidence for field in fields),
     }
@@ -149,7 +149,7 @@ def _forms(facts: _Facts) -> Iterator[Form]:
 
     def field(own: dict[str, Any]) -> Field:
         said = chain.from_iterable(getattr(facts, name)() for name in own.get("from", ()))
-        docs = (Said(text, page) for page, text in own.get("docs", {}).items())
+        docs = (Answer(text, page) for page, text in own.get("docs", {}).items())
         tables = tuple(own.get("tables", ()))
         return Field(own["point"], own["asks"], (*said, *docs), tables, own["yours"])
 
@@ -240,7 +240,7 @@ class _Facts:
         found = held.get(self.settings.trained_by)
         return None if found is None else found.agreement
 
-    def place(self) -> Iterator[Said]:
+    def place(self) -> Iterator[Answer]:
         """The place that the folder belongs to."""
         own = _names(one.name for one in self.settings.site)
         text = {
@@ -250,9 +250,9 @@ class _Facts:
             " text. Agreements, guards and audits lie at each site.",
             "site": f"The folder of one site, {own}: its own ledger, scores and audit.",
         }
-        yield Said(text[self.here], LEDGER)
+        yield Answer(text[self.here], LEDGER)
 
-    def what(self) -> Iterator[Said]:
+    def what(self) -> Iterator[Answer]:
         """The model: how it was trained and by whom."""
         run, federated = self.run, f"by {len(self.sites)} sites with the method {self.run.method}"
         how = {
@@ -261,13 +261,13 @@ class _Facts:
             "public-only": "on public text alone",
         }.get(run.method, f"{_name(federated)}, by messages and without sharing text")
         model = "Models that" if run.result.personal else "A model that"
-        yield Said(f"{model} can {run.scoring.words.does}, trained {how}.", RESULT)
+        yield Answer(f"{model} can {run.scoring.words.does}, trained {how}.", RESULT)
         planned, kept = self.settings.rounds, run.result.best_round
         took = f"At most {planned}" if self.here == "site" else f"{run.result.rounds}"
         best = "" if kept is None else f"; the model of round {kept} was kept"
-        yield Said(f"{took} rounds{best}.", RESULT)
+        yield Answer(f"{took} rounds{best}.", RESULT)
 
-    def text(self) -> Iterator[Said]:
+    def text(self) -> Iterator[Answer]:
         """The sites' text, in numbers."""
         data, called = self.run.result.data, self.run.scoring.words
         if data.sites:
@@ -275,142 +275,146 @@ class _Facts:
             train, dev, test = (words.count(sum(size)) for size in sizes)
             at = f"at {len(data.sites)} sites" if len(data.sites) > 1 else "at one site"
             said = f"{train} sentences of training, {dev} of development, {test} of test text {at}."
-            yield Said(said, RESULT)
+            yield Answer(said, RESULT)
             lost = Counter[str]()
             for one in data.sites.values():
                 lost.update(one.problems)
             told = ", ".join(f"{_name(kind)} {words.count(n)}" for kind, n in sorted(lost.items()))
-            yield Said(f"Lost or changed in reading: {told or 'nothing'}.", RESULT)
+            yield Answer(f"Lost or changed in reading: {told or 'nothing'}.", RESULT)
         else:
             said = "No file here says how much text each site has; its own folder does."
-            yield Said(said, command=AT_THE_SITE)
+            yield Answer(said, command=AT_THE_SITE)
         if data.apart is not None:
             left, by = words.count(data.apart.left_out), _name(data.apart.by)
             said = f"{left} training documents were left out: they share {by} with held-out ones."
-            yield Said(said, RESULT)
+            yield Answer(said, RESULT)
         if data.public is not None:
             count = words.count(data.public.documents)
-            yield Said(f"{count} public documents, which all sites may read, took part.", RESULT)
+            yield Answer(f"{count} public documents, which all sites may read, took part.", RESULT)
         if self.types:
             learnt = _names(self.types[:MOST_NAMES])
-            yield Said(f"The model learns, by {called.type}: {learnt}.", RESULT)
+            yield Answer(f"The model learns, by {called.type}: {learnt}.", RESULT)
 
-    def recipients(self) -> Iterator[Said]:
+    def recipients(self) -> Iterator[Answer]:
         """Those who took part."""
-        yield Said(f"Sites: {_names(self.sites)}.", LEDGER if self.opened else RESULT)
+        yield Answer(f"Sites: {_names(self.sites)}.", LEDGER if self.opened else RESULT)
         if self.opened:
             lead = _name(self.opened["lead"])
             said = (
                 f"Lead: {lead}, who ordered the run, and gets scores, bytes and the common model."
             )
-            yield Said(said, LEDGER)
+            yield Answer(said, LEDGER)
 
-    def left(self) -> Iterator[Said]:
+    def left(self) -> Iterator[Answer]:
         """The bytes that left."""
         if not self.federated:
-            yield Said("Nothing was federated: no message of a site is in the ledger.", SETTINGS)
+            yield Answer("Nothing was federated: no message of a site is in the ledger.", SETTINGS)
         else:
             sent = words.size(sum(e.bytes for e in self.run.ledger if e.direction == "up"))
             whose = "this site" if self.here == "site" else "the sites"
             asks = words.count(self.crossed.asks)
-            yield Said(f"{sent} left {whose} in the whole run, in answers to {asks} asks.", LEDGER)
+            yield Answer(
+                f"{sent} left {whose} in the whole run, in answers to {asks} asks.", LEDGER
+            )
             said = "No field is for text of notes; tests look for planted words in every message."
-            yield Said(said, f"{SECURITY}#how-to-verify")
+            yield Answer(said, f"{SECURITY}#how-to-verify")
 
-    def masks(self) -> Iterator[Said]:
+    def masks(self) -> Iterator[Answer]:
         """The numbers that the server could read."""
         if not self.federated:
             yield from self.left()
             return
         if self.crossed.masked:
             said = "What is only wanted as a sum left under masks: the server cannot read what one"
-            yield Said(f"{said} site added.", LEDGER)
+            yield Answer(f"{said} site added.", LEDGER)
         else:
             said = "No sum was masked: the server received each site's numbers, and only its code"
-            yield Said(f"{said} kept them apart.", LEDGER)
-        yield Said(f"{smallest_sentence(self.crossed)}.", LEDGER)
+            yield Answer(f"{said} kept them apart.", LEDGER)
+        yield Answer(f"{smallest_sentence(self.crossed)}.", LEDGER)
         if self.crossed.digests:
             said = f"{words.count(self.crossed.digests)} keyed digests of words or characters left;"
-            yield Said(f"{said} whoever has the sites' key can test guesses at them.", LEDGER)
+            yield Answer(f"{said} whoever has the sites' key can test guesses at them.", LEDGER)
 
-    def noise(self) -> Iterator[Said]:
+    def noise(self) -> Iterator[Answer]:
         """The promise of differential privacy, or that there is none."""
         spent = self.run.result.privacy
-        yield Said(noise_sentence(self.settings, spent), SETTINGS if spent is None else RESULT)
+        yield Answer(noise_sentence(self.settings, spent), SETTINGS if spent is None else RESULT)
         if self.kit is not None:
             account, limit = status.budget_status(self.kit)
             said = f"Over all its runs the site spent ε = {account.epsilon:.2f} in"
             said += f" {words.count(account.charges)} sums under noise; it allows"
-            yield Said(f"{said} {limit.epsilon:g} at δ = {limit.delta:g}.", ACCOUNT)
+            yield Answer(f"{said} {limit.epsilon:g} at δ = {limit.delta:g}.", ACCOUNT)
 
-    def attacked(self) -> Iterator[Said]:
+    def attacked(self) -> Iterator[Answer]:
         """The finds of a trial attack, or that none was made."""
         found, what = self.run.audit, "what the model tells of its training text"
         if found is None and self.here == "server":
             said = f"Not measured here, for want of text: {what}. Each site can."
-            yield Said(said, command="confide audit MEMORY/runs/RUN")
+            yield Answer(said, command="confide audit MEMORY/runs/RUN")
         elif found is None:
-            yield Said(f"Not measured: {what}.", command="confide audit RUN")
+            yield Answer(f"Not measured: {what}.", command="confide audit RUN")
         else:
             for name, one in found.sites.items():
-                yield Said(f"{_name(name)}: {audit_sentence(one)} (95 % interval).", AUDIT)
-            yield Said(f"{epsilon_sentence(found)}.", AUDIT)
+                yield Answer(f"{_name(name)}: {audit_sentence(one)} (95 % interval).", AUDIT)
+            yield Answer(f"{epsilon_sentence(found)}.", AUDIT)
             if found.measured is None:
                 said = "No ε was measured: the run had no canaries."
-                yield Said(said, command="confide run SETTINGS --canaries N")
+                yield Answer(said, command="confide run SETTINGS --canaries N")
 
-    def guards(self) -> Iterator[Said]:
+    def guards(self) -> Iterator[Answer]:
         """The limits of the sites, whatever they are asked."""
         if self.kit is not None:
             own = [one.name for one in status.guard_values(self.kit) if one.source == "own file"]
             said = f"The site's own file sets the guards {_names(own)}; the others are the defaults"
-            yield Said(f"{said} of a real site.", SITE)
+            yield Answer(f"{said} of a real site.", SITE)
         elif self.here == "simulated":
             changed = sorted(self.settings.guards.model_dump(exclude_defaults=True).items())
             told = ", ".join(f"{key} {_value(value)}" for key, value in changed)
             said = told or "the defaults of a simulation, which refuse nothing"
-            yield Said(f"Guards of the run: {said}.", SETTINGS)
+            yield Answer(f"Guards of the run: {said}.", SETTINGS)
         else:
-            yield Said("No file here holds a site's guards; its kit does.", command=AT_THE_SITE)
+            yield Answer("No file here holds a site's guards; its kit does.", command=AT_THE_SITE)
 
-    def agreed(self) -> Iterator[Said]:
+    def agreed(self) -> Iterator[Answer]:
         """The agreement of a site."""
         method = self.settings.trained_by
         if self.here == "simulated":
             said = (
                 "Simulated sites agree to nothing; real ones refuse what is outside an agreement."
             )
-            yield Said(said, f"{SECURITY}#what-a-malicious-lead-can-do")
+            yield Answer(said, f"{SECURITY}#what-a-malicious-lead-can-do")
         elif self.kit is None:
-            yield Said("No file here holds a site's agreement; its kit does.", command=AT_THE_SITE)
+            yield Answer(
+                "No file here holds a site's agreement; its kit does.", command=AT_THE_SITE
+            )
         elif self.agreement is None:
-            yield Said(f"The site agrees to no run of {_name(method)} now.", CONSENT)
+            yield Answer(f"The site agrees to no run of {_name(method)} now.", CONSENT)
         else:
             own = {one.method: one for one in status.agreement_status(self.kit)}[method]
             used = "an unknown number" if own.used is None else own.used
             said = f"The site agreed to {_name(method)} on {self.agreement.agreed:%Y-%m-%d}, until"
             said += f" {own.until}, for {own.runs} runs, of which {used} began"
-            yield Said(f"{said}{f'; it {own.warning}' if own.warning else ''}.", CONSENT)
+            yield Answer(f"{said}{f'; it {own.warning}' if own.warning else ''}.", CONSENT)
 
-    def signed(self) -> Iterator[Said]:
+    def signed(self) -> Iterator[Answer]:
         """The signatures, and the chain of the ledger."""
         broken = next((line.number for line in self.lines if line.chained is False), None)
         if broken is not None:
             said = f"The ledger was changed: line {broken}, or the one before it, does not fit."
-            yield Said(said, LEDGER)
+            yield Answer(said, LEDGER)
         elif all(line.chained for line in self.lines):
             count = words.count(len(self.lines))
-            yield Said(f"The {count} lines of the ledger form an unbroken chain.", LEDGER)
+            yield Answer(f"The {count} lines of the ledger form an unbroken chain.", LEDGER)
         if not self.opened:
-            yield Said("Nothing in the ledger is signed.", LEDGER)
+            yield Answer("Nothing in the ledger is signed.", LEDGER)
             return
-        yield Said("Server and sites signed asks and replies, by identity keys that the ledger"
+        yield Answer("Server and sites signed asks and replies, by identity keys that the ledger"
                    " names.", LEDGER)  # fmt: skip
         yield from self.compared()
         said = "No file says whether the ledgers of lead and sites agree."
-        yield Said(said, command="confide ledger LEADS-RUN --against MEMORY/runs/RUN")
+        yield Answer(said, command="confide ledger LEADS-RUN --against MEMORY/runs/RUN")
 
-    def compared(self) -> Iterator[Said]:
+    def compared(self) -> Iterator[Answer]:
         """The fingerprints that people have compared."""
         met = {
             str(line.tree.get("peer")): line.tree.get("compared") is True
@@ -419,70 +423,70 @@ class _Facts:
         }
         said = "were compared by telephone"
         if self.here == "server" and met:
-            yield Said(f"Of {len(met)} sites' fingerprints {sum(met.values())} {said}.", LEDGER)
+            yield Answer(f"Of {len(met)} sites' fingerprints {sum(met.values())} {said}.", LEDGER)
         if self.kit is not None:
             sums = status.secure_sum_status(self.kit)
             pinned = f"Of {sums.pinned} peers' fingerprints that the site has pinned"
-            yield Said(f"{pinned} {sums.compared} {said}.", PEERS)
+            yield Answer(f"{pinned} {sums.compared} {said}.", PEERS)
 
-    def scores(self) -> Iterator[Said]:
+    def scores(self) -> Iterator[Answer]:
         """The first score on held-out text."""
         run, task = self.run, self.run.scoring
         score = run.score(task.kinds[0])
         if score is None:
             said = "Not measured: nothing was held out for testing."
-            yield Said(said, command="confide evaluate RUN FILE")
+            yield Answer(said, command="confide evaluate RUN FILE")
             return
         sure = range_text(intervals(run).get(ALL_SITES))
         said = f"{task.words.full(task.kinds[0])}: {words.points(score)} of 100 on held-out text"
-        yield Said(f"{said}{f', {sure}' if sure else ''}.", RESULT)
+        yield Answer(f"{said}{f', {sure}' if sure else ''}.", RESULT)
         if wrong := run.overall.get("malformed"):
             said = f"{words.count(wrong)} predicted tag sequences were malformed and repaired."
-            yield Said(said, RESULT)
+            yield Answer(said, RESULT)
 
-    def confidences(self) -> Iterator[Said]:
+    def confidences(self) -> Iterator[Answer]:
         """The reliability of confidences."""
         found = self.run.result.calibration
-        yield Said("Each find comes with a confidence.", "docs/prediction.md")
+        yield Answer("Each find comes with a confidence.", "docs/prediction.md")
         if found is None or found.after.error is None:
-            yield Said("No file here says how often confidences are right.")
+            yield Answer("No file here says how often confidences are right.")
         else:
             error = words.points(found.after.error)
-            yield Said(f"On test text confidences are off by {error} points in the mean.", RESULT)
+            yield Answer(f"On test text confidences are off by {error} points in the mean.", RESULT)
 
-    def failures(self) -> Iterator[Said]:
+    def failures(self) -> Iterator[Answer]:
         """Sites that failed, as the server saw them."""
         if self.here != "site":
             rounds = {name: f" in {n} rounds" for name, n in self.run.failed.items()}
             failed = {**dict.fromkeys(self.run.result.left_out, " at the start or end"), **rounds}
             told = ", ".join(f"{_name(name)}{when}" for name, when in sorted(failed.items()))
-            yield Said(f"Sites that failed or were left out: {told or 'none'}.", RESULT)
+            yield Answer(f"Sites that failed or were left out: {told or 'none'}.", RESULT)
 
-    def software(self) -> Iterator[Said]:
+    def software(self) -> Iterator[Answer]:
         """Versions."""
         found, packages = self.run.environment, self.run.environment.get("packages")
         told = {"Python": found.get("python"), **(packages if isinstance(packages, dict) else {})}
         listed = "".join(f", {_name(key)} {_name(value)}" for key, value in told.items() if value)
         version = _name(self.run.result.confide or "of an unknown version")
-        yield Said(f"confide {version}{listed}.", ENVIRONMENT if listed else RESULT)
+        yield Answer(f"confide {version}{listed}.", ENVIRONMENT if listed else RESULT)
 
-    def machine(self) -> Iterator[Said]:
+    def machine(self) -> Iterator[Answer]:
         """The hardware, and what it did."""
         found, result = self.run.environment.get("machine"), self.run.result
         if isinstance(found, dict):
             told = ", ".join(f"{_name(key)} {_name(value)}" for key, value in found.items())
-            yield Said(f"Machine: {told}.", ENVIRONMENT)
+            yield Answer(f"Machine: {told}.", ENVIRONMENT)
         else:
-            yield Said("No file here describes the machine.")
+            yield Answer("No file here describes the machine.")
         work = {
             f"{words.count(result.parameters)} parameters": result.parameters,
             f"{words.duration(result.compute_seconds)} of computing": result.compute_seconds,
             f"{words.count(result.peak_rss_mb)} MB of memory": result.peak_rss_mb,
         }
         if any(work.values()):
-            yield Said(f"{', '.join(one for one, value in work.items() if value)}.", RESULT)
+            yield Answer(f"{', '.join(one for one, value in work.items() if value)}.", RESULT)
 
-    def pretrained(self) -> Iterator[Said]:
+    def pretrained(self) -> Iterator[Answer]:
         """Models and vectors of others that training began with."""
         own, told = self.settings, []
         encoder = {
@@ -497,9 +501,9 @@ class _Facts:
                 is_path = "/" in named or "\\" in named
                 told.append(f"{what} ({'from disk' if is_path else _name(named)})")
         told += ["the model of an earlier run"] * bool(own.start_from)
-        yield Said(f"Training began with {' and '.join(told) or 'random weights'}.", SETTINGS)
+        yield Answer(f"Training began with {' and '.join(told) or 'random weights'}.", SETTINGS)
 
-    def design(self) -> Iterator[Said]:
+    def design(self) -> Iterator[Answer]:
         """The method, the kind of model, what is optimised."""
         own, score = self.settings, self.run.scoring.words.full(self.settings.select.by)
         best = f"of its rounds the one with the best {score} on development text"
@@ -507,18 +511,18 @@ class _Facts:
         said = (
             f"A model of the kind {own.kind}, trained by {_name(own.trained_by)}; {kept} is kept."
         )
-        yield Said(said, SETTINGS)
+        yield Answer(said, SETTINGS)
 
-    def less(self) -> Iterator[Said]:
+    def less(self) -> Iterator[Answer]:
         """The need for all of the text."""
         if self.here == "simulated":
             said = "Not measured: whether less text would do."
-            yield Said(said, command="confide capacity SETTINGS")
+            yield Answer(said, command="confide capacity SETTINGS")
 
-    def later(self) -> Iterator[Said]:
+    def later(self) -> Iterator[Answer]:
         """The scores on later text, which no run has."""
         said = "Not measured: how the model does on later text."
-        yield Said(said, command="confide evaluate RUN FILE")
+        yield Answer(said, command="confide evaluate RUN FILE")
 
 
 _PARTS = ("train", "dev", "test")
@@ -637,7 +641,7 @@ def _value(value: object) -> str:
 def _threats(facts: _Facts) -> Iterator[tuple[str, str, str]]:
     """The threats of docs/security.md, with what this run's files say of each."""
 
-    def told(said: Iterable[Said]) -> str:
+    def told(said: Iterable[Answer]) -> str:
         return " ".join(f"{one.text}{one.command and f' ({one.command})'}" for one in said)
 
     if facts.federated:

@@ -93,8 +93,8 @@ class Counting(protocol.Kept[F], Generic[F]):
         "instance weight of each training row", start=lambda: np.ones(0, np.float32)
     )
     weighed: int = carries("the round of their last update", start=int)
-    taught: bool = carries("whether a fixed teacher annotated its text", start=bool, before=False)
-    taught_N4: NDArray[np.int32] = carries(
+    labelled: bool = carries("whether a fixed teacher annotated its text", start=bool, before=False)
+    labels_N4: NDArray[np.int32] = carries(
         "what that found: sentence, first token, one past the last, number of the type",
         start=lambda: NOTHING_N4,
         before=NOTHING_N4,
@@ -193,17 +193,17 @@ def _annotated(
     teacher's once. Raises Refusal if the latter has not annotated this text.
     """
     fixed, cache = distil and ask.fixed, site_model.site.cache
-    if fixed and not memory.taught:
+    if fixed and not memory.labelled:
         raise Refusal("memory-missing")
     weights = ask.weights if distil and not fixed else None
-    said = "taught" if fixed else (round, digest_of_weights(weights or {}), ask.confidence)
+    key = "teacher" if fixed else (round, digest_of_weights(weights or {}), ask.confidence)
     kept = cache.get("completing annotated")
-    if kept is None or kept[0] != (site_model, said):
+    if kept is None or kept[0] != (site_model, key):
         if fixed:
-            made = site_model.completed_with(memory.taught_N4)
+            made = site_model.completed_with(memory.labels_N4)
         else:
             made = site_model.completed(weights, confidence=ask.confidence)
-        kept = ((site_model, said), made)
+        kept = ((site_model, key), made)
         cache["completing annotated"] = kept
     found: protocol.CompleteText = kept[1]
     return found
@@ -247,8 +247,8 @@ def teach(
         for start, end, kind in found
     ]
     memory.form.at(site)  # the site model of the process again
-    taught_N4 = np.array(rows, np.int32).reshape(len(rows), 4)
-    return Taught(len(rows)), replace(memory, taught=True, taught_N4=taught_N4)
+    labels_N4 = np.array(rows, np.int32).reshape(len(rows), 4)
+    return Taught(len(rows)), replace(memory, labelled=True, labels_N4=labels_N4)
 
 
 def weigh(
@@ -425,10 +425,10 @@ class PseudoComplete(FedAvg):
     def start(self, federation: Federation) -> CompleteState[ModelSpec]:
         """Agree on the types and the form of the model, and draw its first weights."""
         state: CompleteState[ModelSpec] = super().start(federation)
-        idle = self._taught(state, federation) if self.options.fixed else state.idle
+        idle = self._teach(state, federation) if self.options.fixed else state.idle
         return replace(state, idle=idle, parameters=state.form.parameters(state.weights))
 
-    def _taught(self, state: CompleteState[ModelSpec], federation: Federation) -> list[str]:
+    def _teach(self, state: CompleteState[ModelSpec], federation: Federation) -> list[str]:
         """Have the sites annotate with the model from which training starts; gives the idle ones.
 
         Those that could not are among them. Raises SettingsError if that model is of other
