@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from confide.errors import SettingsError
 from confide.federation.federation import Federation
@@ -66,7 +67,7 @@ class FedExSettings(OptionsTable):
 class Factors:
     """The change of a site's training, for a server that sees it alone."""
 
-    change: Arrays = carries(
+    change: dict[str, NDArray[np.float32]] = carries(
         "change of the factors and of what lies behind the encoder",
         value=Learnt(
             change=True,
