@@ -22,10 +22,12 @@ def small_layers_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_LEAST", 1)
 
 
-@pytest.fixture(params=["as it is here", "without"])
+@pytest.fixture(params=[True, False], ids=["wide", "usual"])
 def processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "without":
-        monkeypatch.setattr(devices, "has_wide_products", lambda: False)
+    """oneDNN multiplies on any processor, however fast."""
+    if request.param and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this build of PyTorch has no oneDNN")
+    monkeypatch.setattr(devices, "has_wide_products", lambda: request.param)
 
 
 def pair(*, bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
@@ -59,6 +61,7 @@ def test_values_and_gradients_are_those_of_double_precision(
         torch.testing.assert_close(one, other.float(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("processor")
 def test_views_are_read_as_they_are() -> None:
     plain, wide = pair()
     values = torch.randn(5, 3, 7).permute(2, 1, 0)
@@ -68,6 +71,7 @@ def test_views_are_read_as_they_are() -> None:
     torch.testing.assert_close(wide.weight.grad, plain.weight.grad.float(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("processor")
 def test_what_is_frozen_gets_no_gradient() -> None:
     _, wide = pair()
     wide.weight.requires_grad_(False)
@@ -106,6 +110,13 @@ def test_a_build_without_the_operator_goes_the_usual_way(monkeypatch: pytest.Mon
     def missing(*_: object) -> torch.Tensor:
         raise AttributeError("no such operator")
 
+    monkeypatch.setattr(devices, "_is_intel", lambda: False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    with monkeypatch.context() as build:
+        build.setattr(devices, "_product", lambda left, right: left @ right.t())
+        assert has_wide_products.__wrapped__()
+        build.setattr(devices, "_is_intel", lambda: True)
+        assert not has_wide_products.__wrapped__()  # MKL is the faster one there
     monkeypatch.setattr(devices, "_product", missing)
     assert not has_wide_products.__wrapped__()
     monkeypatch.setattr(devices, "_product", lambda left, right: left @ right.t() + 1)
