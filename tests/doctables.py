@@ -31,6 +31,14 @@ TABLES = {
 MARK = re.compile(r"(?<=<!-- table: )([\w ]+)( -->\n)(?:.+\n)*")
 OWN = {
     "demo": "demo.md",
+    "init": "defaults.md",
+    "predict": "prediction.md",
+    "evaluate": "prediction.md#scoring",
+    "release": "prediction.md#releases",
+    "compare": "scores.md#two-runs",
+    "wire": "wire.md",
+    "ledger": "security.md#how-to-verify",
+    "budget": "methods/fedavg.md#how-often-to-talk",
     "serve": "serve.md",
     "personalise": "prediction.md#no-site-worse-off",
     "export": "export.md",
@@ -55,6 +63,7 @@ OWN = {
     "data formats": "formats/all.md",
     "data label": "labelling.md",
     "models": "encoders.md#public-models",
+    "key new": "deployment.md#the-shared-key",
     "key protect": "deployment.md#keys-at-rest",
     "key unprotect": "deployment.md#keys-at-rest",
 }

@@ -26,11 +26,10 @@ CODES_PAGE = PAGE.with_name("codes.md")
 CODES_HEAD = """# Error codes: why a site did not answer
 
 A site that refuses or fails sends one of these codes, and never a word of its text. The terminal
-and `history[].faults` of `result.json` also say what to do.
-
-The server has four of its own: `refused` (a reply is too large, not finite, misshapen or
-impossible), `too-far` (an update many times as large as the others'), `differs` (key, vectors or
-encoder unlike most sites') and `other-common` (under masks: what the site was given is).
+and `history[].faults` of `result.json` also say what to do. The server has four of its own:
+`refused` (a reply is too large, not finite, misshapen or impossible), `too-far` (an update many
+times as large as the others'), `differs` (key, vectors or encoder unlike most sites') and
+`other-common` (under masks: what the site was given is).
 
 """
 

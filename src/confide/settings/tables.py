@@ -117,8 +117,8 @@ class FederationTable(Table):
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
     """share that `trimmed` drops at each end"""
     max_norm_ratio: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
-    """refuse an update of more than this many times the round's median norm. Default 5; of
-    `groups` 2; under masks alone none"""
+    """refuse an update of more than this many times the median norm. Default 5; of `groups` 2;
+    under masks alone none"""
     up: Literal["rows", "float16", "int8", "int4", "int2", "top"] = "rows"
     """what a site sends: `rows`, `float16`, `int8`; without masks also `int4`, `int2`, `top`"""
     down: Literal["whole", "cached", "float16", "int8", "int4", "int2", "top"] = "whole"
@@ -168,7 +168,7 @@ class ModelTable(Table):
     character_hidden: Positive = 25
     """of the `bilstm`, each way"""
     context: Annotated[str, Field(min_length=1), ENCODER] = "none"
-    """a frozen encoder whose states join the words: `minilm`, `mpnet`, a folder, a hub name"""
+    """a frozen encoder whose states join the words, as `classifier.encoder`"""
     cnn_filters: NotNegative = 0
     """of the word CNN for each width; 0: none"""
     cnn_widths: Annotated[tuple[Odd, ...], Field(min_length=1)] = (3,)
@@ -210,8 +210,7 @@ class ClassifierTable(Table):
     typed_markers: bool = False
     """marks for each entity type"""
     pool: Literal["sum", "start", "cls"] = "sum"
-    """the `sum` of an entity's pieces, its opening mark (`start`), or the text's first piece
-    (`cls`)"""
+    """`sum` of an entity's pieces, its opening mark (`start`), the text's first piece (`cls`)"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """before the linear layer"""
     max_length: Annotated[int, Field(ge=24)] = 128
@@ -258,11 +257,11 @@ class BagsTable(Table):
     """Bags: all sentences that name one pair of entities."""
 
     reader: Literal["pcnn", "encoder"] = "pcnn"
-    """of a sentence: `pcnn` or `encoder` (`[classifier]`)"""
+    """`pcnn` or `encoder` (`[classifier]`)"""
     denoise: Literal["none", "one", "att", "ave", "att-ra"] = "att"
     """how sentences become one bag; not for lazy-mil"""
     same_entity: Literal["concept", "letters"] = "concept"
-    """`concept` where there is one, else letters; or `letters`"""
+    """`concept`, else letters; or `letters`"""
 
 
 class PcnnTable(Table):
@@ -343,7 +342,7 @@ class DataTable(Table):
     sentences: Sentences = "rules"
     """`lines`: each line of such text is a sentence"""
     abbreviations: tuple[str, ...] = ()
-    """further ones that end no sentence: `["Urb.", "-gasse."]`"""
+    """more that end no sentence: `["Urb.", "-gasse."]`"""
     columns: Columns | None = None
     """of token and tag: `[0, 3]`, `["words", "labels"]`; found if left out"""
     annotators: str | None = None
@@ -363,9 +362,9 @@ class DataTable(Table):
     train_on: TrainOn = "own tokens"
     """`own tokens`: those of raw text; `file tokens`: the file's"""
     mask_common: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """share of entities found at several sites whose letters training text hides"""
+    """share of entities of several sites whose letters training text hides"""
     canaries: NotNegative = 0
-    """documents of each site for `confide audit`; a random half is not trained on"""
+    """documents for `confide audit`; a random half is not trained on"""
 
 
 class SiteTable(Table):
@@ -418,7 +417,7 @@ class SplitTable(Table):
     train: Paths
     """files"""
     dev: Paths = ()
-    """dealt too; with fewer documents than sites, the first sites get one each"""
+    """dealt too"""
     test: Paths = ()
     """as `dev`"""
     by: Literal[
@@ -446,7 +445,7 @@ class PairsTable(Table):
     """Pairs of entities that are looked at for a relation (`kinds.relations.batches.Rules`)."""
 
     types: tuple[tuple[str, str], ...] = ()
-    """pairs of entity types, head first: `[["Drug", "Effect"]]`; empty: those of training text"""
+    """of entity types, head first: `[["Drug", "Effect"]]`; empty: those of training text"""
     direction: Literal["directed", "undirected"] = "directed"
     """`undirected`: two entities are one pair"""
     max_sentences: Most = 0
@@ -511,8 +510,8 @@ class TrainingTable(Table):
     unannotated_types: Annotated[
         float, BeforeValidator(_share_of_unannotated), Field(ge=0, le=1)
     ] = 0.0
-    """where a site annotates some types, a token (or pair) without one is `negative` (0), or may
-    have one that the site lacks: `ignore` (1)"""
+    """a token (or pair) without a type is `negative` (0), or may have one that the site does not
+    annotate: `ignore` (1)"""
 
 
 class VocabularyTable(Table):
@@ -536,7 +535,7 @@ class SelectTable(Table):
     patience: Annotated[int, Field(ge=0)] = 0
     """stop after this many rounds without a better score; 0: never"""
     every: Positive = 1
-    """rounds between scorings, each with a checkpoint"""
+    """rounds between scorings and checkpoints"""
     average: Positive = 1
     """keep the mean of about the last N rounds' weights"""
     calibrate: bool = True
@@ -603,12 +602,11 @@ class Settings(Table):
     precision: Precision = "auto"
     """of computing; weights are always float32"""
     micro_batch_size: NotNegative = 0
-    """the most examples of a batch computed at once; 0: as many as the device should hold"""
+    """the most examples computed at once; 0: as many as should fit"""
     key: Annotated[str | None, PATH] = None
-    """the sites' key file; else one is made. `"simulated"`: from the seed, which protects
-    nothing"""
+    """the sites' key file; else one is made. `"simulated"`: from the seed, no protection"""
     start_from: Annotated[str, PATH] = ""
-    """folder of a finished run whose model round 1 begins with"""
+    """folder of a run whose model round 1 begins with"""
     data: DataTable = DataTable()
     site: tuple[SiteTable, ...] = ()
     split: SplitTable | None = None
