@@ -67,6 +67,16 @@ def test_a_server_that_resumes_from_an_earlier_round_finds_that_round(store: Mem
     assert turn(store, 3, "a") == 3
 
 
+def test_memory_goes_back_to_what_a_turn_left(store: MemoryStore) -> None:
+    """Where that turn's reply is sent again; what later turns made of it is made again."""
+    for one in [(0, "a"), (1, "a"), (1, "b"), (2, "a")]:
+        turn(store, *one)
+    assert not store.after(1, "c") and store.latest() == memory(4)
+    assert store.after(1, "a") and store.latest() == memory(2)
+    assert not store.after(1, "b")
+    assert turn(store, 1, "b") == 2
+
+
 def test_memory_as_of_a_turn_is_read_and_nothing_is_dropped(store: MemoryStore) -> None:
     """A sum that is opened again has the name that it had, and what it made is still there."""
     for one in [(0, "a"), (1, "a"), (1, "b")]:

@@ -25,7 +25,10 @@ from confide.federation.failures import Refusal
 from confide.federation.federation import Delivery
 from confide.federation.ledger import START, read_lines
 from confide.federation.messages import decode, encode
+from confide.federation.replies import KeptReplies
 from confide.federation.seals import AskSeal, inner_digest
+from confide.federation.site import SiteHost
+from confide.federation.steps import Step
 from confide.flare.joining import Join, Order, wire_digest, wire_of
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.peers import Pins, make_identity, open_signer, read_identity
@@ -316,6 +319,68 @@ def test_a_signed_run_that_dies_anywhere_resumes_and_its_ledgers_agree(tmp_path:
         assert found.again > 0
     two = compare_ledgers(*(site_folder(tmp_path, site) for site in files))
     assert two.agree and two.unheard > 0, two
+
+
+def worked(patch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """Every turn that a site computes from now on."""
+    found = []
+    plain = SiteHost._worked
+
+    def noted(host: SiteHost, step: Step, ask: object, round: int) -> Any:
+        found.append((host.site.name, step.name, round))
+        return plain(host, step, ask, round)
+
+    patch.setattr(SiteHost, "_worked", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "step"),
+    [("fedavg", "train"), pytest.param("fedner", "improve", marks=pytest.mark.slow)],
+)
+def test_a_round_that_broke_is_sent_from_the_disk_of_those_that_had_finished(
+    tmp_path: Path, method: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Breaks(SealedHomes):
+        """Dies before the server hears the second site, and before the third is asked."""
+
+        def deliver(self, name: str, round: int, **asked: Any) -> Iterator[Delivery]:
+            for found in super().deliver(name, round, **asked):
+                if (name, round, found.site) == (step, 2, "site-2"):
+                    raise KeyboardInterrupt
+                yield found
+
+    settings = tiny(tmp_path, f"method={method}")
+    run(settings, out=tmp_path / "one")
+    files = write_site_files(tmp_path / "homes", settings)
+    done = worked(monkeypatch)
+    with contextlib.suppress(KeyboardInterrupt):
+        conduct(tmp_path, settings, Breaks(files))
+    assert done[-2:] == [("site-1", step, 2), ("site-2", step, 2)]
+    folders = [site_folder(tmp_path, site) / "replies" for site in files]
+    kept = [sorted(path.stem for path in folder.iterdir()) for folder in folders]
+    assert kept[:2] == 2 * [[f"round-000002.{step}"]], "round 1 has a checkpoint"
+    assert kept[2] == sorted(f"round-000001.{name}" for name in ("score", step))
+    (folders[1] / f"round-000002.{step}.reply").write_bytes(b"nothing that it sealed")
+    done.clear()
+    conduct(tmp_path, settings, SealedHomes(files))
+    again = [site for site, name, round in done if (name, round) == (step, 2)]
+    assert again == ["site-2", "site-3"]
+    assert not [path for one in folders for path in one.iterdir()], "the run is over"
+    assert not list(differences(numbers(tmp_path / "one"), numbers(tmp_path / "server")))
+    assert not list(differences(states(tmp_path / "one"), states(tmp_path / "server")))
+
+
+@pytest.mark.slow
+def test_no_reply_of_a_masked_sum_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are never on a site's disk before they are masked, and a mask serves once."""
+    for name in ("clear", "drop", "drop_up_to"):
+        monkeypatch.setattr(KeptReplies, name, lambda *_: None)
+    for sums, kept in (("masked", False), ("plain", True)):
+        settings = tiny(tmp_path / sums, f"federation.sums={sums}")
+        files = write_site_files(tmp_path / sums / "homes", settings)
+        conduct(tmp_path / sums, settings, SealedHomes(files))
+        assert bool(list((tmp_path / sums).rglob("*.reply"))) == kept
 
 
 # --- the wire between them ----------------------------------------------------------------------

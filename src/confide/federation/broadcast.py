@@ -371,6 +371,13 @@ class Uploading:
         self._memory = memory
         self._most = math.inf if most is None else most
 
+    def after(self, round: int, step: Step) -> bool:
+        """Go back to the residuals as this turn left them; False if they are not there."""
+        quantiser = self._quantiser
+        if quantiser is None or not can_quantise(step) or not quantiser.loses_much:
+            return True
+        return self._memory is None or self._memory.after(round, step.name)
+
     def sent(
         self, step: Step, ask: object, reply: Any, *, round: int, seed: int
     ) -> tuple[object, Callable[[], None]]:

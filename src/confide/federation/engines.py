@@ -30,6 +30,7 @@ from confide.federation.broadcast import Left, Up, Uploading
 from confide.federation.failures import Failure
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import encode
+from confide.federation.replies import KeptReplies
 from confide.federation.secure.site import Member, Sets
 from confide.federation.secure.steps import SumHost, Sums
 from confide.federation.site import Expects, Scratch, Site, SiteHost
@@ -70,12 +71,13 @@ class Hosting:
         *,
         member: Member | None = None,
         budget: Path | None = None,
+        kept: KeptReplies | None = None,
     ) -> SiteHost:
         """A site, ready to answer.
 
         `member` is its part in secure sums, if it has keys of its own; otherwise it makes keys for
         this process, and believes all others'. `budget` is the folder of its account over all runs;
-        by default this run has one of its own.
+        by default this run has one of its own. `kept` is where finished replies go, if anywhere.
         """
         site = spec.in_process(scratch)
         site.log = spec.folder / "site.log"
@@ -106,6 +108,7 @@ class Hosting:
             ),
             sums=SumHost(site, site.member) if site.member else None,
             expects=self.expects,
+            kept=kept,
         )
 
 

@@ -102,6 +102,20 @@ class MemoryStore(Generic[T]):
                 break
         return self.latest()
 
+    def after(self, round: int, step: str) -> bool:
+        """Go back to the memory as this turn left it; False, and no change, if it is not there.
+
+        Versions made by later turns are dropped: they will be made again.
+        """
+        versions = self._versions()
+        for place, version in enumerate(versions):
+            if (version.round, version.step) == (round, step):
+                for late in reversed(versions[place + 1 :]):
+                    _delete(late)
+                del versions[place + 1 :]
+                return True
+        return False
+
     def as_of(self, round: int, step: str) -> T | None:
         """Read the memory as of this round and step, and drop nothing."""
         earlier = []

@@ -22,7 +22,8 @@ from confide.federation.guards import (
 )
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
-from confide.federation.messages import Arrays, decode, encode, limits_of, values_of
+from confide.federation.messages import Arrays, decode, encode, limits_of, pieces, values_of
+from confide.federation.replies import KeptReplies
 from confide.federation.seals import digest
 from confide.federation.steps import Step, Turn
 from confide.privacy.accountant import PrivacyBudget
@@ -214,7 +215,9 @@ class SiteHost:
 
     Whatever a step raises becomes a `Failure` without text; the traceback goes to the site's
     own log. Here the site's guards are kept, for every step alike; what they bound is declared on
-    the steps and on the fields of their messages. `expects` says what an ask must hold. In a run
+    the steps and on the fields of their messages. `expects` says what an ask must hold. Finished
+    replies of rounds go to `kept`, if it is given, and the same ask is answered from there; the
+    memory must then be written in every round. In a run
     under noise no reply or failure without noise may depend on the training text, so steps that
     add none are answered as by a site that has no text; those that add some ask
     `Site.check_sentences` where they read the text.
@@ -230,7 +233,9 @@ class SiteHost:
         uploading: Uploading | None = None,
         sums: AnswersSums | None = None,
         expects: Expects | None = None,
+        kept: KeptReplies | None = None,
     ) -> None:
+        self.kept = kept
         self._sums = sums
         self._expects = expects
         self._uploading = uploading or Uploading()
@@ -273,14 +278,28 @@ class SiteHost:
         if self.site.guards.masked and (step.summed or step.learnt is not None):
             raise Refusal("only-masked")
         ask = self.site.heard(data, step.ask, lambda: self.site.whole(ask_in(step.ask, data)))
+        asked = b""
+        if self.kept is not None and round:
+            asked = digest(*pieces(ask))
+            self.kept.drop_up_to(round - 1)
+            again = self.kept.find(round, name, asked)
+            if again is not None and self._back_after(step, round):
+                return again
+            self.kept.drop(round, name)  # before its memory is: this turn is computed anew
         reply, settle = self._worked(step, ask, round)
         check_open(reply, self.site.guards)
         seed = self._turn(step, round).seed
-        sent, kept = self._uploading.sent(step, ask, reply, round=round, seed=seed)
+        sent, settle_codes = self._uploading.sent(step, ask, reply, round=round, seed=seed)
         encoded = encode(sent)
         settle()
-        kept()
+        settle_codes()
+        if self.kept is not None and asked:
+            self.kept.keep(round, name, asked, reply=encoded)
         return encoded
+
+    def _back_after(self, step: Step, round: int) -> bool:
+        """Return whether all that the site remembers is there as this turn left it."""
+        return self._memory.after(round, step.name) and self._uploading.after(round, step)
 
     def _worked(self, step: Step, ask: object, round: int) -> tuple[Any, Callable[[], None]]:
         """The checked reply to an ask, and what keeps the memory after it."""

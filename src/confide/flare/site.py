@@ -29,10 +29,11 @@ from confide.federation.guards import Guards, check_open, check_reply
 from confide.federation.ledger import MET, OPENED, SEAL, Ledger, read_lines
 from confide.federation.memory import Checkpoint, as_array
 from confide.federation.messages import FieldSize, decode, encode, limits_of, peek, sizes
+from confide.federation.replies import REPLIES, KeptReplies
 from confide.federation.secure.messages import Meet, colluders
 from confide.federation.secure.site import SUMS, Member, Sets
 from confide.federation.secure.steps import EXCHANGES, as_asked
-from confide.federation.site import Site, SiteHost, ask_in, note_traceback
+from confide.federation.site import SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
 from confide.flare import joining
 from confide.flare.agreements import OUTSIDE, Agreements, RunTerms, fewest_in_sum
@@ -294,6 +295,8 @@ class SiteHome:
         if self._run is None:
             raise Refusal("not-joined")
         if name == joining.CLOSE.name:
+            if self._run.host.kept is not None:
+                self._run.host.kept.clear()
             return encode(joining.Closed(self._run.ledger.lines))
         asked = self._run.asked
         found = self._agreements.agreed(self._file, asked.settings.trained_by, None)
@@ -346,13 +349,21 @@ class SiteHome:
         folder.close()
         self._agreements.count(agreed, asked)
         gathered = gather(mine, folder.sites, key_file=None)
-        member = None
+        member = kept = None
         if sums_of(settings) != "plain":
             member = member_of(self.place, file, ask, agreement=agreed.agreement, settings=settings)
-        self._run = _Run(
-            mine, folder, gathered, guards, asked=asked, opening=self.opening,
-            budget=Path(file.memory) / PRIVACY, member=member,
-        )  # fmt: skip
+        elif self.place is not None and settings.select.every == 1:
+            said = dump(mine), json.dumps(file.guards.model_dump()), gathered.fingerprint
+            kept = KeptReplies(
+                folder.path / REPLIES,
+                self.place.identity.key,
+                binding=seals.digest(*(one.encode() for one in (ask.run, __version__, *said))),
+            )
+        compute_as(mine)
+        spec = replace(gathered.specs[0], guards=guards, remote=True)
+        budget = Path(file.memory) / PRIVACY
+        host = hosting_of(mine).host(spec, {}, member=member, budget=budget, kept=kept)
+        self._run = _Run(mine, folder, gathered, host, asked=asked, opening=self.opening)
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
         facts = gathered.facts()["sites"][file.name]
@@ -389,7 +400,7 @@ class SiteHome:
             Checkpoint(ask.round, encoded, run.gathered.fingerprint, progress, 0), best=ask.round
         )
         run.host.site.forget()
-        spec = run.spec
+        spec = run.host.site
         memory = memory_of(spec.folder, method.Memory) if method.personal else None
         counts = site_reports(method, [Home(spec, state, memory)])
         result = own_result(
@@ -446,19 +457,16 @@ class _Run:
         settings: Settings,
         folder: RunFolder,
         gathered: Gathered,
-        guards: Guards,
+        host: SiteHost,
         *,
         opening: files.Tree,
         asked: RunTerms,
-        budget: Path,
-        member: Member | None = None,
     ) -> None:
-        compute_as(settings)
         self.settings = settings
         self.asked = asked
         self.folder = folder
         self.gathered = gathered
-        self.spec: Site = replace(gathered.specs[0], guards=guards, remote=True)
+        self.host = host
         self.steps = answered_in(settings)
         self.ledger = Ledger.resumed(folder.path / LEDGER)
         if opening and not self.ledger.lines:
@@ -466,7 +474,6 @@ class _Run:
         self._asked = folder.path / "asked.txt"
         before = files.file_text(self._asked, files.MOST_JSON) if self._asked.exists() else ""
         self._seen = set(before.split())
-        self.host: SiteHost = hosting_of(settings).host(self.spec, {}, member=member, budget=budget)
 
     def count(self, step: str, data: bytes, *, most: int) -> None:
         """Note an ask. Raises Refusal after more than `most` different asks of one step.
