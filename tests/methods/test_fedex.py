@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from confide.runs.loading import open_models
 from confide.runs.run import run
 from contract.corpus import tiny
 
-pytest.importorskip("peft", reason="needs the extra confide[lora]")
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs the extra confide[lora]")
 
 
 def test_weights_and_updates_together_are_the_mean_of_what_sites_have() -> None:

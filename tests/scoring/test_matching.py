@@ -1,4 +1,3 @@
-import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,8 @@ def characters(span):
 
 
 def size_by_networkx(gold, predicted):
+    import networkx
+
     graph = networkx.Graph()
     top = [("gold", i) for i in range(len(gold))]
     graph.add_nodes_from(top)
