@@ -108,6 +108,120 @@ def test_only_sites_have_the_key_and_text_is_read_only(services: dict[str, dict[
         assert kits == [f"./trial/kits/{name}:/kit"]
 
 
+def test_the_apptainer_recipe_has_the_steps_of_the_image() -> None:
+    text = (HERE / "confide.def").read_text(encoding="utf-8")
+    recipe = [
+        line.strip()
+        for line in text.partition("%post")[2].partition("%environment")[0].splitlines()
+    ]
+    builds = [rest for word, rest in steps()[: steps().index(("FROM", "${BASE}"))] if word == "RUN"]
+    wanted = [line.replace("${BASE}", "{{ BASE }}") for line in builds]
+    assert [line for line in recipe if line in wanted] == wanted and len(wanted) == 6
+    copied = text.partition("%files")[2].partition("%post")[0].split()
+    assert copied[::2] == [
+        "locks/site.txt",
+        "locks/torch.txt",
+        "dist/*",
+    ]  # the last torch.txt counts
+    assert "From: {{ BASE }}" in text and "%startscript" not in text
+
+
+# --- the chart
+
+
+CHART = HERE / "helm"
+GIVEN: dict[str, Any] = {
+    "image": f"registry.example/confide@sha256:{'0' * 64}",
+    "text": "notes",
+    "key": "shared",
+}
+
+
+def rendered(**values: Any) -> list[dict[str, Any]]:
+    """The chart's objects: of Helm's language it uses values, `if` on lines of its own, `quote`."""
+    known = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")) | GIVEN | values
+    tree = {"Values": known, "Release": {"Name": "north", "Namespace": "ward"}}
+
+    def value(found: re.Match[str]) -> str:
+        one: Any = tree
+        for key in found[1].split("."):
+            one = one[key]
+        return json.dumps(one) if found[2] or isinstance(one, bool) else str(one)
+
+    made = []
+    for path in sorted((CHART / "templates").iterdir()):
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(
+            r"\n\{\{- if \.Values\.(\w+) \}\}(.*?)\n\{\{- end \}\}",
+            lambda found: found[2] if known[found[1]] else "",
+            text,
+            flags=re.S,
+        )
+        text = re.sub(r"\{\{ \.([A-Za-z.]+)( \| quote)? \}\}", value, text)
+        assert "{{" not in text, path
+        made += [one for one in yaml.safe_load_all(text) if one]
+    return made
+
+
+def test_a_site_in_kubernetes_is_held_in() -> None:
+    for pods in (False, True):
+        objects = {
+            one["kind"]: one
+            for one in rendered(pods=pods, gpus=2, server={"cidr": "203.0.113.7/32", "port": 8443})
+        }
+        pod = objects["Deployment"]["spec"]["template"]["spec"]
+        (site,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert site["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        read = {one["name"] for one in site["volumeMounts"] if one.get("readOnly")}
+        assert read == {"text", "key"} and {one["name"] for one in pod["volumes"]} == {
+            *read,
+            "site",
+            "tmp",
+        }
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod) and "hostPath" not in str(pod)
+        assert site["resources"]["limits"]["nvidia.com/gpu"] == 2
+        policy = objects["NetworkPolicy"]["spec"]
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        (inside,) = policy["ingress"]
+        assert inside["from"] == [{"podSelector": policy["podSelector"]}]
+        out = [port["port"] for rule in policy["egress"] for port in rule.get("ports", ())]
+        assert out == [53, 53, 8443, *([443, 6443] if pods else [])]
+        assert pod["automountServiceAccountToken"] is pods
+        assert ("Role" in objects) is ("RoleBinding" in objects) is pods
+        if pods:
+            rights = {
+                (one["resources"][0], verb)
+                for one in objects["Role"]["rules"]
+                for verb in one["verbs"]
+            }
+            assert rights == {
+                ("pods", "get"), ("pods", "create"), ("pods", "delete"), ("events", "list"),
+                ("secrets", "create"), ("secrets", "update"), ("secrets", "patch"),
+                ("secrets", "delete"),
+            }  # fmt: skip
+
+
+def test_the_chart_is_one_to_helm_and_its_objects_to_kubernetes() -> None:
+    helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library")
+    checked = pytest.importorskip("kubernetes_validate", reason="the schemas of Kubernetes")
+    assert not [one for one in helm.lint(CHART, GIVEN)["messages"] if one["severity"] > 1]
+    with helm.Chart.load(CHART) as chart:
+        for values in ({}, {"pods": True, "gpus": 1}):
+            texts = chart.render(GIVEN | values, name="north", namespace="ward").items()
+            objects = [one for _, text in sorted(texts) for one in yaml.safe_load_all(text) if one]
+            assert objects == rendered(**values)
+            for one in objects:
+                checked.validate(one, "1.30", strict=True)
+        for wrong in ({"image": "confide:latest"}, {"text": ""}, {"user": 0}, {"pod": True}):
+            with pytest.raises(helm.HelmError, match="don't meet the specifications"):
+                chart.render(GIVEN | wrong, name="north", namespace="ward")
+
+
 # --- the steps, in a root of their own ------------------------------------------------------
 
 

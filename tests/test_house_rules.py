@@ -43,7 +43,7 @@ FLARES = {
     "execute": ["task_name", "shareable", "fl_ctx", "abort_signal"],
     "received": ["client_task", "fl_ctx"],
 }
-FLARES_WORDS = {"client_task"}
+FLARES_WORDS = {"client_task", "launch_job", "job_meta"}
 
 
 @cache

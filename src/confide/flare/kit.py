@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ipaddress
+import json
 import os
 import pwd
 import re
@@ -43,6 +44,7 @@ from confide.errors import (
 from confide.federation.messages import MOST_BYTES
 from confide.files import Tree, decode_json, file_bytes, file_text, plain_name, write_atomically
 from confide.settings.reading import expected
+from confide.settings.sitefile import LauncherTable
 from confide.settings.toml import read_toml
 
 
@@ -255,6 +257,8 @@ CLASSES = (
 HEARTBEAT_EVERY = 5
 HEARTBEAT_TIMEOUT = 25
 """Seconds between a site's heartbeats, and without one until the server counts it as gone."""
+STARTS_WITHIN = 1800.0
+"""Seconds until the process of a run must have started at a site: a cluster may let it wait."""
 MESSAGE_TIMEOUT = 10.0
 """Seconds that a site waits for the answer to a heartbeat."""
 
@@ -265,12 +269,35 @@ STORE = Path("store")
 """The folder in the server's kit for submissions and their outcomes."""
 
 
-def write_policies(folder: Path, kind: Kind) -> None:
-    """Write our policies into a kit's `local/`, in place of those of an earlier release."""
+LAUNCHERS = {
+    "slurm": "confide.flare.nvidia.launchers.SlurmLauncher",
+    "docker": "confide.flare.nvidia.launchers.DockerLauncher",
+    "k8s": "confide.flare.nvidia.launchers.PodLauncher",
+}
+"""The classes that start the process of a run elsewhere, by their names in a site's own file."""
+
+
+def write_policies(folder: Path, kind: Kind, *, launcher: LauncherTable | None = None) -> None:
+    """Write our policies into a kit's `local/`, in place of those of an earlier release.
+
+    A site whose runs start elsewhere gets that launcher, and can be reached by their processes:
+    with TLS on both sides, as on one machine.
+    """
     policies = Path(__file__).with_name("policies")
     shared = sorted((policies / "common").iterdir()) if kind != "lead" else []
     for file in (*sorted((policies / kind).iterdir()), *shared):
-        write_atomically(folder / "local" / file.name, file_bytes(file))
+        data = file_bytes(file)
+        if launcher is not None and launcher.by != "process":
+            held = decode_json(data)
+            if file.name == "resources.json":
+                (part,) = [one for one in held["components"] if one["id"] == "process_launcher"]
+                given = launcher.model_dump(exclude={"by"}, exclude_unset=True)
+                part |= {"path": LAUNCHERS[launcher.by], "args": {"kit": str(folder), **given}}
+            elif file.name == "comm_config.json":
+                port = {"port": launcher.port} if launcher.by == "slurm" else {}
+                held["internal"]["resources"] |= {"host": "0.0.0.0", **port}
+            data = json.dumps(held, indent=2).encode() + b"\n"
+        write_atomically(folder / "local" / file.name, data)
 
 
 SCHEMA = 1

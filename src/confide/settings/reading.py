@@ -75,6 +75,9 @@ _FORMS = {
     " a letter",
     r"^[^\s\x00-\x1f\x7f]+$": "a name without spaces",
     r"^[a-z]{2}$": "two small letters, such as en",
+    r"^(/[^\s:,'\"\\]+)?$": "an absolute path without spaces, quotes, colons or commas",
+    r"^[A-Za-z0-9.-]{0,253}$": "the name or address of a host",
+    r"^([1-9][0-9]{0,5}(Mi|Gi|Ti))?$": "an amount of memory, such as 16Gi",
 }
 """Patterns of text, in words."""
 

@@ -53,6 +53,44 @@ class SiteGuards(tables.GuardsTable):
     reply_every: Annotated[float, Field(ge=0, le=600)] = 2.0
 
 
+_KEYS_OF = {
+    "process": (),
+    "slurm": ("image", "host", "port", "sbatch", "gpus", "cpus", "memory"),
+    "docker": ("gpus", "cpus", "memory"),
+    "k8s": ("gpus", "cpus", "memory"),
+}
+"""The launchers, and what else may be said of each."""
+_SBATCH = ("partition", "account", "qos", "time", "constraint", "reservation")
+
+
+class LauncherTable(Table):
+    """Where the process of a run starts: beside the site's own, or in a place of its own.
+
+    `gpus`, `cpus` and `memory` are what it asks for; 0 or nothing leaves that to the place. Under
+    Slurm, `sbatch` holds options of that command, `image` is an Apptainer image to run in, and a
+    compute node reaches the site's own process at `host` and `port`.
+    """
+
+    by: Literal["process", "slurm", "docker", "k8s"] = "process"
+    image: Annotated[str, Field(pattern=r"^(/[^\s:,'\"\\]+)?$")] = ""
+    host: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,253}$")] = ""
+    port: Annotated[int, Field(ge=1024, le=65535)] = 8102
+    sbatch: dict[str, Annotated[str, Field(pattern=r"^[^\s\x00-\x1f\x7f]+$")]] = {}
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    cpus: Annotated[int, Field(ge=0, le=4096)] = 0
+    memory: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,5}(Mi|Gi|Ti))?$")] = ""
+
+    @model_validator(mode="after")
+    def _fits(self) -> LauncherTable:
+        known = _KEYS_OF[self.by]
+        if odd := sorted(self.model_fields_set - {"by", *known}):
+            takes = f"; it takes {', '.join(known)}" if known else ""
+            raise ValueError(f"by = {self.by!r} takes no {', '.join(odd)}{takes}")
+        if odd := sorted(set(self.sbatch) - set(_SBATCH)):
+            raise ValueError(f"sbatch takes {', '.join(_SBATCH)}, not {', '.join(odd)}")
+        return self
+
+
 class ConsentTable(Table):
     """An agreement from before agreements had bounds: still read, never written.
 
@@ -70,7 +108,7 @@ class SiteFile(tables.SiteTable):
     `colluding`: how many sites of a secure sum may be in league with the server, whatever the lead
     says; unless it is named, a third of them, rounded up, less one, and at least one. `device`,
     `precision` and `micro_batch_size` say where and how this site computes, whatever the run's
-    settings say.
+    settings say; `launcher` what starts the process of a run.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -81,6 +119,7 @@ class SiteFile(tables.SiteTable):
     device: tables.Device = "cpu"
     precision: tables.Precision = "auto"
     micro_batch_size: tables.NotNegative = 0
+    launcher: LauncherTable = LauncherTable()
     guards: SiteGuards = SiteGuards()
     consent: Annotated[dict[str, ConsentTable], Field(default_factory=dict)]
 
@@ -114,7 +153,7 @@ def parse_site(tree: Mapping[str, object]) -> SiteFile:
 
 
 def dump_site(site: SiteFile) -> str:
-    """The file as TOML, with only those guards that it sets itself: a default stays a default."""
+    """The file as TOML, with only what its tables set themselves: a default stays a default."""
     import tomli_w
 
     tree = site.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -123,6 +162,7 @@ def dump_site(site: SiteFile) -> str:
         name: math.inf if value is None else list(value) if isinstance(value, tuple) else value
         for name, value in said.items()
     }
+    tree["launcher"] = site.launcher.model_dump(exclude_unset=True)
     return tomli_w.dumps({key: value for key, value in tree.items() if value not in ({}, [])})
 
 

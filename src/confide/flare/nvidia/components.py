@@ -27,7 +27,7 @@ from confide.federation.messages import encode
 from confide.files import Tree, path_inside, private_folder
 from confide.flare.agreements import SITE_FILE
 from confide.flare.joining import OUTCOME, TOPIC, EventBuffer, collect
-from confide.flare.kit import SERVER, Submission, open_kit
+from confide.flare.kit import SERVER, STARTS_WITHIN, Submission, open_kit
 from confide.flare.nvidia import engine, service
 from confide.flare.peers import open_signer
 from confide.flare.server import Conductor, server_evidence
@@ -128,6 +128,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         self._events = EventBuffer()
         self._outbox = engine.Outbox()
         self._heard: dict[str, float] = {}
+        self._begun = time.monotonic()
 
     def set_communicator(self, communicator: WFCommServer) -> None:
         """Listen to every heartbeat of a site's process, and let nobody else end the run.
@@ -181,7 +182,7 @@ class ConfideController(Controller):  # type: ignore[misc]
     ) -> bool:
         """Conduct a run; return False if the lead is to submit it again."""
         sites = order.sites
-        self._heard = dict.fromkeys(sites, time.monotonic())
+        self._begun = time.monotonic()
         flare = engine.FlareEngine(
             self, fl_ctx, abort_signal, self._outbox, tuple(sorted(sites)), gone=self._is_silent
         )
@@ -216,7 +217,9 @@ class ConfideController(Controller):  # type: ignore[misc]
         """Do nothing: checkpoints are whole at all times."""
 
     def _is_silent(self, site: str) -> bool:
-        return time.monotonic() - self._heard[site] > SILENCE
+        heard = self._heard.get(site)
+        now = time.monotonic()
+        return now - self._begun > STARTS_WITHIN if heard is None else now - heard > SILENCE
 
     def _answer_events(self, topic: str, data: object, fl_ctx: FLContext) -> Tree:
         since = data.get("since", 0) if isinstance(data, dict) else 0

@@ -15,6 +15,7 @@ import math
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -30,6 +31,7 @@ from confide.federation.keys import unlock
 from confide.flare import kit as kits
 from confide.flare.kit import HEARTBEAT_TIMEOUT, SERVER, STORE, Kit
 from confide.flare.peers import open_signer
+from confide.settings.sitefile import LauncherTable
 
 try:
     import psutil
@@ -59,6 +61,8 @@ after 20 s. Its defaults are for 25 Gbit/s: 64 MB at once, all resent every 5 s.
 Mbit/s the copies would jam the link and hold up the heartbeats."""
 MODELS = "models"
 """The folder in a kit with models, by the names that a run's settings give them."""
+IN_SLURM = Path(".nvflare_slurm", "jobs")
+"""In the kit: a folder for each run that the site has in Slurm, by FLARE's name for it."""
 KILLED_WITHIN = 10.0
 TURNED_AWAY = (
     "the server answers but does not let this site in; ask whoever runs it whether the site was "
@@ -110,7 +114,7 @@ def start(kit: Kit) -> NoReturn:
     manager then starts it again. Raises KitError if it cannot start, or is running already;
     LockedKeyError.
     """
-    _check(kit)
+    launcher = _check(kit)
     held = lock_kit(kit.path)
     if held is None:
         raise KitError(
@@ -128,7 +132,7 @@ def start(kit: Kit) -> NoReturn:
     with files.for_the_owner():
         for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
             files.private_folder(kit.path / name)
-        kits.write_policies(kit.path, kit.kind)  # an earlier release named classes that are gone
+        kits.write_policies(kit.path, kit.kind, launcher=launcher)  # an earlier release's go
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", SERVICE, str(kit.path)], _environment(kit))
 
@@ -172,7 +176,7 @@ def status(kit: Kit) -> Status:
         pid=None if resident is None else resident.pid,
         since=None if since is None else datetime.datetime.fromtimestamp(since, datetime.UTC),
         memory=sum(one.info["memory_info"].rss for one in processes if one.info["memory_info"]),
-        runs=sum(_runs(one, *RUN) for one in processes),
+        runs=sum(_runs(one, *RUN) for one in processes) or (state.get("runs", 0) if mine else 0),
         connected=connected,
         sites=tuple(sorted(site for site, at in heard.items() if _just(at))),
         revoked=revoked(kit) if kit.kind == SERVER else (),
@@ -201,7 +205,8 @@ def lock_kit(kit: Path) -> IO[str] | None:
         return files.lock(kit / LOCK)
 
 
-def _check(kit: Kit) -> None:
+def _check(kit: Kit) -> LauncherTable | None:
+    """The launcher of a site's runs. Raises KitError, LockedKeyError if the kit cannot start."""
     if kit.kind == "lead":
         raise KitError(
             "a lead has no resident process",
@@ -219,14 +224,20 @@ def _check(kit: Kit) -> None:
     if expired := kits.expiry_message(kit):
         raise KitError(expired, where=str(kit.path))
     settings = kit.path / "local" / "site.toml"
-    if kit.kind == "site" and settings.exists():  # a site's processes have no terminal to ask at
-        from confide.settings import load_site  # slow to import, and only a site needs it
+    if kit.kind != "site" or not settings.exists():
+        return None
+    from confide.settings import load_site  # slow to import, and only a site needs it
 
-        try:
-            key = Path(load_site(settings).key)
-        except ConfideError:
-            return  # other faults are left to `setup` and to the run
-        unlock([key], ask=False)
+    try:
+        site = load_site(settings)
+    except ConfideError:
+        return None  # other faults are left to `setup` and to the run
+    unlock([Path(site.key)], ask=False)  # a site's processes have no terminal to ask at
+    if site.launcher.by != "process":
+        from confide.flare.nvidia.launchers import check_launcher  # imports much of FLARE
+
+        check_launcher(kit, site)
+    return site.launcher
 
 
 def _check_port(kit: Kit) -> None:
@@ -288,13 +299,13 @@ def _end(kit: Kit, *, wait: float) -> bool:
     """Ask the resident process to end, or what it left; then kill. True if anything was running."""
     processes = _processes(kit)
     if not processes:
+        cancel_left(kit)
         return False
     for one in [one for one in processes if _runs(one, SERVICE)] or processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.terminate()
-    if _until(lambda: not _processes(kit), wait):
-        return True
-    if not _until(lambda: not _killed(kit), KILLED_WITHIN):
+    gone = _until(lambda: not _processes(kit), wait)
+    if not gone and not _until(lambda: not _killed(kit), KILLED_WITHIN):
         left = ", ".join(str(one.pid) for one in _processes(kit))
         raise KitError(
             "processes of the kit cannot be killed",
@@ -302,7 +313,19 @@ def _end(kit: Kit, *, wait: float) -> bool:
             where=str(kit.path),
             fix="restart this machine",
         )
+    cancel_left(kit)
     return True
+
+
+def cancel_left(kit: Kit) -> None:
+    """Cancel what the site's process left in Slurm, and forget it."""
+    for folder in _folders(kit.path / IN_SLURM):
+        name = f"--name=nvfl-{kit.name[:32]}-{folder.name[:8]}"  # as FLARE calls it
+        try:
+            subprocess.run(["scancel", "-Q", "--me", name], timeout=KILLED_WITHIN, check=True)
+        except (OSError, subprocess.SubprocessError):
+            continue  # it is tried again at the next start
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _killed(kit: Kit) -> list[psutil.Process]:

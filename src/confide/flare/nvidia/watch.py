@@ -156,6 +156,7 @@ class StatusWriter(FLComponent):  # type: ignore[misc]
             "at": time.time(),
             "connected": connected,
             "refused": refused,
+            "runs": len(StatusWriter.engine.get_all_job_ids()) if not manager and connected else 0,
             "sites": {site.name: site.last_connect_time for site in known},
             "revoked": sorted(manager.disabled_clients) if manager else [],
         }
