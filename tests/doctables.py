@@ -60,6 +60,7 @@ OWN = {
     "site status": "deployment.md#4-run",
     "peers": "deployment.md#compare-fingerprints-by-telephone",
     "coordinate": "deployment.md#4-run",
+    "courier": "courier.md",
     "data formats": "formats/all.md",
     "data label": "labelling.md",
     "models": "encoders.md#public-models",

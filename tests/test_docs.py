@@ -273,6 +273,7 @@ def test_every_page_is_reachable_from_the_index() -> None:
 
 
 def test_every_verb_is_on_the_page_of_the_command_line_or_on_the_one_that_it_links() -> None:
+    from confide.cli.courier import courier
     from confide.cli.data import data
     from confide.cli.sites import consortium, server, site
     from confide.cli.verbs import app
@@ -281,6 +282,7 @@ def test_every_verb_is_on_the_page_of_the_command_line_or_on_the_one_that_it_lin
     page = (docs / "cli.md").read_text(encoding="utf-8")
     verbs = [f"confide {verb.name or verb.callback.__name__}" for verb in app.registered_commands]
     groups = {"data": data, "consortium": consortium, "server": server, "site": site}
+    groups["courier"] = courier
     verbs += [
         f"confide {name} {verb.name or verb.callback.__name__}"
         for name, group in groups.items()

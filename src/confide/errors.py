@@ -172,6 +172,14 @@ class EngineError(FederationError):
     """The distributed engine is not installed, cannot be reached, or ended the run."""
 
 
+class Waiting(EngineError):
+    """Not a fault: replies come in files that are not here yet. `sites` are those waited for."""
+
+    def __init__(self, sites: Sequence[str]) -> None:
+        self.sites = tuple(sorted(sites))
+        super().__init__(f"waiting for {', '.join(map(printable, self.sites))}")
+
+
 # --- what lies on disk ------------------------------------------------------------------
 
 

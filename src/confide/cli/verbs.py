@@ -22,6 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from confide import api
 from confide.cli import screen, tables
+from confide.cli.courier import courier
 from confide.cli.data import data
 from confide.cli.options import ReadingOptions, command, parse_names, parse_run_and_files
 from confide.cli.sites import consortium, peers_command, server, site
@@ -48,7 +49,7 @@ PANELS = {
     "Inspect and plan": (
         "report", "compare", "wire", "ledger", "audit", "dossier", "capacity", "budget", "privacy",
     ),
-    "Real sites": ("consortium", "server", "site", "peers", "coordinate"),
+    "Real sites": ("consortium", "server", "site", "peers", "coordinate", "courier"),
     "Data and keys": ("data", "models", "key"),
 }  # fmt: skip
 """The panels of `confide --help`, and the verbs of each, in this order."""
@@ -181,6 +182,7 @@ app.add_typer(settings_files, name="settings")
 app.add_typer(consortium, name="consortium")
 app.add_typer(site, name="site")
 app.add_typer(server, name="server")
+app.add_typer(courier, name="courier")
 command(app, "peers")(peers_command)
 
 
@@ -586,7 +588,7 @@ def predict_command(
 
 
 def _write_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:
-    """Write what a model found to a path or to stdout, and report what the format could not hold.
+    """Write documents to a path or to stdout; report on stderr what the format could not hold.
 
     `format` may have a map behind it: FORMAT=MAP.
 
@@ -595,12 +597,11 @@ def _write_documents(documents: Sequence[Document], path: Path | None, *, format
     format, _, named = format.partition("=")
     map = named or None
     if path is not None:
-        found = api.write(documents, path, format, map=map, predicted=True)
-        screen.say(*tables.problem_lines(found))
+        screen.say(*tables.problem_lines(api.write(documents, path, format, map=map)))
         return
     with TemporaryDirectory() as folder:
         file = Path(folder) / "documents"
-        found = api.write(documents, file, format, map=map, predicted=True)
+        found = api.write(documents, file, format, map=map)
         problems = [replace(one, where="stdout") for one in found]
         if file.is_dir():
             raise SettingsError(

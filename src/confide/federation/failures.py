@@ -109,6 +109,14 @@ CODES = {
     "disk-full": "the site could not write its memory: no space left on its disk",
     "disk-read-only": "the site could not write its memory: its disk is read-only, so its log may"
     " say nothing either",
+    "file-cut": "the file is cut off, too large, or not one that confide wrote; copy it again from"
+    " where it was made",
+    "file-foreign": "the file is of another run, another site or another kit; take the one that"
+    " has this site's name",
+    "file-old": "the file was answered or collected before, or another has taken its place; take"
+    " the newest",
+    "file-early": "a file between this one and the last one is missing here; bring the newest"
+    " file of the other side, or restore the folder that was taken back to an older state",
     "lost": "no reply came: the site's process died twice on this ask, or its connection was cut",
     "timeout": "the site did not answer in time",
     "error": "the site raised an error; its own log holds the traceback",

@@ -18,9 +18,10 @@ import hashlib
 import json
 import os
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from confide.errors import RunError, os_errors_as
@@ -97,6 +98,8 @@ class Ledger:
         self._waiting: list[str] = []
         self.head = START
         self.lines = 0
+        self._always: Collection[str] = ()
+        self._held: dict[Hashable, deque[bool]] = defaultdict(deque)
         self.totals: dict[str, dict[str, int]] = {"up": defaultdict(int), "down": defaultdict(int)}
         lines = read_lines(path) if path is not None and path.exists() else []
         for line in lines:
@@ -139,6 +142,51 @@ class Ledger:
                 file.write((b"" if raw.endswith(b"\n") else b"\n") + line.encode("ascii") + b"\n")
         return Ledger(path)
 
+    @staticmethod
+    def replayed(path: Path, *, length: int, always: Collection[str]) -> Ledger:
+        """The ledger of a run whose code runs once more up to where it waits for replies.
+
+        It starts from the checkpoint at which the file had `length` bytes, and from the steps that
+        are `always` asked before it goes on from there. What the code notes again is in the file
+        already, and is not written a second time; `totals` grow with it as they did before. Raises
+        RunError if the file is damaged.
+        """
+        if path.exists() and not path.stat().st_size:
+            path.unlink()
+        if not path.exists():
+            return Ledger(path)
+        lines = read_lines(path, torn_end=True)
+        if not lines[-1].tree:
+            Ledger.resumed(path)  # a crash tore the last line
+        ledger = Ledger(path)
+        ledger._always = always
+        before = path.read_bytes()[:length].count(b"\n")
+        for _, message in groupby(lines, lambda line: ledger._turn_of(line.tree)):
+            rows = [(line, entry) for line in message if (entry := line.entry) is not None]
+            late = [(line, entry) for line, entry in rows if line.number > before]
+            if late or (rows and rows[0][1].step in always):
+                fields = tuple(entry.field for _, entry in rows)
+                ledger._held[ledger._turn_of(rows[0][0].tree), fields].append(bool(late))
+            for line, entry in late:
+                if not line.again:
+                    ledger.totals[entry.direction][entry.site] -= entry.bytes
+        return ledger
+
+    def _again(self, turn: Hashable, fields: tuple[str, ...]) -> bool | None:
+        """Tell if a message in the file is from after the checkpoint; None: it is not there."""
+        held = self._held.get((turn, fields))
+        return held.popleft() if held else None
+
+    def _turn_of(self, tree: Tree) -> Hashable:
+        """The common part of a message's lines; steps that are always asked have no round.
+
+        A seal is a message of its own.
+        """
+        if "field" not in tree:
+            return None
+        turn = 0 if tree["step"] in self._always else tree["round"]
+        return turn, *(tree[name] for name in ("step", "direction", "site")), tree["field"] == SEAL
+
     def record(
         self,
         sizes: Iterable[FieldSize],
@@ -150,8 +198,13 @@ class Ledger:
         seen: str,
     ) -> None:
         """Note one message, one line per field. Nothing is on disk before `flush`."""
+        sizes = list(sizes)
+        facts = {"round": round, "step": step, "direction": direction, "site": site, "field": ""}
+        again = self._again(self._turn_of(facts), tuple(size.field for size in sizes))
         for size in sizes:
-            self.totals[direction][site] += size.bytes
+            self.totals[direction][site] += size.bytes if again is not False else 0
+            if again is not None:
+                continue
             entry = Entry(
                 round, step, direction, site, size.field, size.kind, size.bytes, size.count, seen
             )
@@ -165,6 +218,11 @@ class Ledger:
         self.totals[facts["direction"]][facts["site"]] += weight
         own = {"field": SEAL, "kind": "seal", "bytes": weight, "count": 1, "seen": "one by one"}
         self._add({**facts, **own})
+
+    def seal_again(self, weight: int, facts: Tree) -> None:
+        """Count the seal of a message that the file has (`replayed`)."""
+        if self._again(self._turn_of({**facts, "field": SEAL}), (SEAL,)):
+            self.totals[facts["direction"]][facts["site"]] += weight
 
     def note(self, what: str, **facts: object) -> None:
         """Add a line that belongs to no message: `OPENED`, `MET` or `CLOSED`, and its facts."""

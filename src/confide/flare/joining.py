@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 import shutil
 import threading
 from collections import deque
@@ -27,6 +28,7 @@ from pydantic import TypeAdapter
 from confide import files
 from confide.errors import ConfideError, GuardError, SettingsError, printable
 from confide.federation import seals
+from confide.federation.combining import NEEDED
 from confide.federation.events import Event
 from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, Guards, check_bounded, check_mark, check_names
@@ -38,9 +40,10 @@ from confide.federation.steps import Step, WireRow, wire_table
 from confide.flare.kit import SERVER
 from confide.flare.peers import Card, Signer
 from confide.methods import Expecting, answered_in, method_named
+from confide.recipes import settings_file
 from confide.runs.folder import ALONE, CHECKPOINTS
 from confide.scoring.calibration import Calibrator
-from confide.settings import Settings, dump
+from confide.settings import REFERENCES, Settings, dump, load_settings
 from confide.training.encoder import is_encoder_name
 
 
@@ -301,6 +304,40 @@ class Order:
         except (ValueError, TypeError) as error:
             raise Refusal("bad-signature", "order") from error
         return order
+
+
+def new_run_name(settings: Settings, name: str) -> str:
+    """A new name, unique at the server and the sites, that begins like the run's."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
+    plain = plain.lstrip("-_.")[:40] or "run"
+    return f"{plain}-{settings.method}-{settings.seed}-{secrets.token_hex(3)}"
+
+
+def masks_unless_told(settings: Settings, sites: int) -> bool:
+    """Return whether settings that say nothing of it mean masked sums, among this many sites.
+
+    Fewer than three cannot mask, and neither can rules that look at single replies or draw the
+    sites of a round.
+    """
+    own = settings.federation
+    looks = own.combine != "mean" or own.max_norm_ratio is not None or own.fraction < 1
+    reference = settings.method in REFERENCES
+    return own.sums is None and not (looks or reference or sites < NEEDED)
+
+
+def read_for_sites(settings: str | Path, overrides: Sequence[str]) -> tuple[Settings, str]:
+    """The settings of a run over real sites, and its name. Raises SettingsError.
+
+    Public files are named relative to the server's folder: loading made them paths below the folder
+    of the settings file.
+    """
+    path = settings_file(settings)
+    chosen, here = load_settings(path, overrides), path.parent.resolve()
+    named = tuple(one.removeprefix(f"{here}/") for one in chosen.public.files)
+    public = chosen.public.model_copy(update={"files": named})
+    chosen = chosen.model_copy(update={"public": public})
+    check_suited(chosen, where=str(path))
+    return chosen, chosen.name or path.stem
 
 
 def settings_for_sites(settings: Settings) -> str:

@@ -11,12 +11,19 @@ import hashlib
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from confide.corpora.dealing import text_fingerprint
-from confide.errors import ConfideError, FederationError, MessageError, QuorumError, SettingsError
+from confide.errors import (
+    ConfideError,
+    FederationError,
+    MessageError,
+    QuorumError,
+    SettingsError,
+    Waiting,
+)
 from confide.federation import seals
 from confide.federation.events import Event, Watcher
 from confide.federation.failures import CODES, Failure, Refusal
@@ -41,7 +48,9 @@ from confide.text.document import Document
 from confide.version import __version__
 
 if TYPE_CHECKING:
+    from confide.flare.courier import Mail
     from confide.flare.nvidia.engine import FlareEngine
+    from confide.runs.rounds import Selected
 
 # --- Evidence at the server
 #
@@ -106,7 +115,7 @@ class SignedEngine:
     """
 
     def __init__(
-        self, carrier: FlareEngine, evidence: ServerEvidence, ledger: Ledger, path: Path
+        self, carrier: FlareEngine | Mail, evidence: ServerEvidence, ledger: Ledger, path: Path
     ) -> None:
         self._carrier = carrier
         self.sites = carrier.sites
@@ -175,14 +184,17 @@ class SignedEngine:
             code = error.code if isinstance(error, Refusal) else "forged-reply"
             failure = encode(Failure(code, "", "", delivery.site))
             return Delivery(delivery.site, failure, delivery.seconds, heard=False)
-        self._note(seal, "up", len(delivery.seal))
-        seals.keep_nonce(self._path, seal.digest, seal.nonce)
-        self._last[delivery.site] = (seal.digest, seal.head)
+        self._note_reply(seal, len(delivery.seal))
         return delivery
+
+    def _note_reply(self, seal: seals.ReplySeal, weight: int) -> None:
+        self._note(seal, "up", weight)
+        seals.keep_nonce(self._path, seal.digest, seal.nonce)
+        self._last[seal.site] = (seal.digest, seal.head)
 
     def _checked(self, delivery: Delivery, asked: seals.AskSeal) -> seals.ReplySeal:
         """The seal of a reply. Raises MessageError, Refusal."""
-        seal, code = seals.ReplySeal.decode(delivery.seal), _code(delivery.reply)
+        seal, code = seals.ReplySeal.decode(delivery.seal), code_of(delivery.reply)
         real = seals.message_digest(bytes.fromhex(seal.nonce), seals.inner_digest(delivery.reply))
         if seal.digest != real:
             raise Refusal("forged-reply", "digest")
@@ -240,7 +252,7 @@ class SignedEngine:
             self._ledger.note(MET, peer=SERVER, identity=own.hex(), compared=True)
 
 
-def _code(reply: bytes) -> str:
+def code_of(reply: bytes) -> str:
     """The code of a failure; "" if the reply is not a failure."""
     try:
         header = peek(reply)
@@ -265,11 +277,12 @@ class Conductor:
     name: str
     settings: str
     version: str
-    engine: FlareEngine
+    engine: FlareEngine | Mail
     folder: Path
     public: Path | None = None
     evidence: ServerEvidence | None = None
     lead: str = ""
+    repeats: ClassVar[bool] = False
 
     @for_the_owner()
     def conduct(self, watch: Watcher) -> Result:
@@ -296,10 +309,17 @@ class Conductor:
         watch(Event("start", rounds=settings.rounds, message=f"{self.name}: {settings.method}"))
         sites = self.engine.sites
         alone = {site: (site,) for site in sites}
-        ended = [
-            self._federation(settings, name, names, public=public, start=start, watch=watch)
-            for name, names in (alone if settings.method == ALONE else {"": sites}).items()
-        ]
+        ended = []
+        waiting: list[str] = []
+        for name, names in (alone if settings.method == ALONE else {"": sites}).items():
+            try:
+                ended.append(
+                    self._federation(settings, name, names, public=public, start=start, watch=watch)
+                )
+            except Waiting as error:  # the files for all sites are written at once
+                waiting += error.sites
+        if waiting:
+            raise Waiting(waiting)
         joined = {site: one for _, part in ended for site, one in sorted(part.items())}
         digest = _fingerprint(joined, public)
         folder.write("environment.json", environment(settings, digest))
@@ -326,26 +346,49 @@ class Conductor:
         start: Start | None,
         watch: Watcher,
     ) -> tuple[runs.Outcome, dict[str, joining.Joined]]:
-        """One federation of the run: join, train and score, leave."""
+        """One federation of the run: join, train and score, leave.
+
+        An engine that carries files gives them as many asks as need no reply to each other: the
+        first one after `join`, and `leave` and `close` beside the last scoring.
+        """
         folder = RunFolder(self.folder)
-        ledger = runs.open_ledger(folder, name)
-        engine: Engine = self.engine
-        if self.evidence:
-            path = runs.ledger_path(folder, name)
-            engine = SignedEngine(self.engine, self.evidence, ledger, path)
+        ledger, engine = self.opened(folder, name)
         federation = runs.federation_of(settings, engine, ledger, sites=sites, watch=watch)
-        joined = federation.ask(joining.JOIN, self._join(settings, sites), round=0)
-        binding = runs.binding_of(settings, _fingerprint(joined, public))
         method = method_of(settings)(settings, public, start=start)
-        plan = runs.RunPlan(settings, method, engine, folder, binding, watch, called=self.name)
+        plan = runs.RunPlan(
+            settings, method, engine, folder, "", watch, called=self.name, repeats=self.repeats
+        )
+        try:
+            joined = federation.ask(joining.JOIN, self._join(settings, sites), round=0)
+        except Waiting:
+            if not folder.store(name).rounds():
+                runs.outcome_of(plan, name, sites, ledger=ledger)
+            raise
+
+        def ahead(trained: Selected) -> None:
+            with contextlib.suppress(Waiting):
+                _leave(federation, trained, sites=sorted(joined))
+            if self.evidence:
+                _close(federation, ledger, trained, sites=sorted(joined))
+
+        binding = runs.binding_of(settings, _fingerprint(joined, public))
+        plan = replace(plan, binding=binding, ahead=ahead)
         outcome = runs.outcome_of(plan, name, sorted(joined), ledger=ledger)
         federation.broadcast = outcome.broadcast
         watch(Event("scores", message="the sites keep their models and count their own errors"))
-        _leave(federation, outcome, sites=sorted(joined))
+        _leave(federation, outcome.trained, sites=sorted(joined))
         if self.evidence:
-            _close(federation, ledger, outcome, sites=sorted(joined))
+            _close(federation, ledger, outcome.trained, sites=sorted(joined))
         ledger.flush()
         return outcome, joined
+
+    def opened(self, folder: RunFolder, name: str) -> tuple[Ledger, Engine]:
+        """The ledger of one federation, and the engine that asks its sites."""
+        ledger = runs.open_ledger(folder, name)
+        if self.evidence is None:
+            return ledger, self.engine
+        path = runs.ledger_path(folder, name)
+        return ledger, SignedEngine(self.engine, self.evidence, ledger, path)
 
     def _join(self, settings: Settings, sites: Sequence[str]) -> joining.Join:
         order = self.evidence.order if self.evidence else None
@@ -382,13 +425,13 @@ class Conductor:
         return public_set(settings.model_copy(update={"public": own}))
 
 
-def _leave(federation: Federation, outcome: runs.Outcome, *, sites: Sequence[str]) -> None:
+def _leave(federation: Federation, trained: Selected, *, sites: Sequence[str]) -> None:
     """Send every site the state; one that no longer answers still has its memory.
 
     The run succeeds even if no site takes the state because none agrees any more.
     """
-    progress = outcome.trained.progress
-    ask = joining.leave_ask(outcome.trained.state, progress.best_round, progress.calibrator)
+    progress = trained.progress
+    ask = joining.leave_ask(trained.state, progress.best_round, progress.calibrator)
     last = progress.history[-1]["round"]
     try:
         federation.ask(joining.LEAVE, ask, round=last, sites=sites, at_least=1)
@@ -401,13 +444,13 @@ def _leave(federation: Federation, outcome: runs.Outcome, *, sites: Sequence[str
 
 
 def _close(
-    federation: Federation, ledger: Ledger, outcome: runs.Outcome, *, sites: Sequence[str]
+    federation: Federation, ledger: Ledger, trained: Selected, *, sites: Sequence[str]
 ) -> None:
     """Have server and sites sign the heads of their ledgers, so that neither can cut off the end.
 
     The run is complete without it: a site that no longer answers is noted as left out.
     """
-    progress = outcome.trained.progress
+    progress = trained.progress
     last, ask = progress.history[-1]["round"], joining.Close(ledger.lines)
     with contextlib.suppress(QuorumError):
         federation.ask(joining.CLOSE, ask, round=last, sites=sites, at_least=1)

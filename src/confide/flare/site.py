@@ -240,6 +240,10 @@ class SiteHome:
                 return self.refuse(step, round, data, error=error)
             return self._noted(step, round, data, reply)
 
+    def rejoin(self, data: bytes) -> None:
+        """Join the run of this ask as an earlier process did, and say nothing. Raises Refusal."""
+        self._join(ask_in(joining.Join, data))
+
     def refuse(self, step: str, round: int, data: bytes, *, error: Exception) -> bytes:
         """The encoded failure for the error being handled, logged, and noted as a reply is."""
         self.complain(step, round)
@@ -525,6 +529,8 @@ class SignedHome:
         home.place = self._place = place
         self._server: Card | None = None
         self._run = ""
+        self.joins = False
+        """True while asks come in one file with the join, and so know of no reply yet."""
         self._heads: dict[str, str] = {}
         self._met: dict[str, str] = {}
 
@@ -553,6 +559,22 @@ class SignedHome:
                 reply = self._home.answer(step, round, data)
             return self._sealed(asked, real, reply, weight=len(seal), refused=why)
 
+    @files.for_the_owner()
+    def rejoin(self, data: bytes, *, seal: bytes) -> None:
+        """Go on with a run that an earlier process has joined, by the ask that it joined with.
+
+        The ledger says no more than that the run was resumed. Raises Refusal, MessageError, and
+        whatever is wrong with the site's files.
+        """
+        asked = seals.AskSeal.decode(seal)
+        inner = seals.inner_digest(data)
+        real = seals.message_digest(bytes.fromhex(asked.nonce), inner)
+        self._check(asked, joining.JOIN.name, asked.round, real)
+        self._check_join(asked, data)
+        self._home.rejoin(data)
+        assert self._home.book is not None, "it has joined"
+        self._recall(self._home.book)
+
     def _check(self, asked: seals.AskSeal, step: str, round: int, real: str) -> None:
         """Raise Refusal if an ask is not the one that the server signed, or not for this turn."""
         if asked.card:
@@ -567,7 +589,8 @@ class SignedHome:
         }
         if step != joining.JOIN.name:
             fits["run"] = asked.run == self._run
-            fits["head"] = self._heads.get(asked.head) == asked.reply
+            first = self.joins and asked.head == seals.EMPTY
+            fits["head"] = first or self._heads.get(asked.head) == asked.reply
         wrong = [name for name, fit in fits.items() if not fit]
         if wrong:
             raise Refusal("bad-signature", wrong[0])

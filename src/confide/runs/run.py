@@ -11,7 +11,7 @@ import hashlib
 import json
 import resource
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confide import methods
-from confide.errors import KeyFileError, RunError, SettingsError
+from confide.errors import KeyFileError, RunError, SettingsError, Waiting
 from confide.federation.broadcast import Broadcast
 from confide.federation.combining import NEEDED, Combining
 from confide.federation.engines import Hosting, SequentialEngine, WorkerEngine
@@ -68,7 +68,9 @@ class RunPlan:
     """The common parts of the federations of one run.
 
     `binding` is a digest of everything that decides the numbers (`binding_of`); `called` is the
-    run's name, if sites know it by one.
+    run's name, if sites know it by one. Where the engine carries files, `ahead` is given the
+    selected state while test counts are waited for, so that more can be asked in the same files.
+    `repeats`: the code runs again and again up to the same place (`Summing`).
     """
 
     settings: Settings
@@ -78,6 +80,8 @@ class RunPlan:
     binding: str
     watch: Watcher
     called: str = ""
+    ahead: Callable[[Selected], None] | None = None
+    repeats: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ def outcome_of(
             run=plan.called or plan.binding,
             sites=sites,
             lost=LostSites(plan.folder.part(name) / run_folder.LOST),
+            repeats=plan.repeats,
         ),
     )
     rounds = Rounds(
@@ -140,7 +145,12 @@ def outcome_of(
         watch=plan.watch,
     )
     trained = rounds.run()
-    counts = rounds.score(trained.state, "test", trained.progress.history[-1]["round"])
+    try:
+        counts = rounds.score(trained.state, "test", trained.progress.history[-1]["round"])
+    except Waiting:
+        if plan.ahead is not None:
+            plan.ahead(trained)
+        raise
     ledger.flush()
     return Outcome(name, tuple(sites), trained, counts, ledger, federation.broadcast)
 
@@ -199,7 +209,12 @@ LANES = {"rows": 0, "float16": 2, "int8": 1}
 
 
 def summing_of(
-    settings: Settings, *, run: str, sites: Sequence[str], lost: LostSites | None = None
+    settings: Settings,
+    *,
+    run: str,
+    sites: Sequence[str],
+    lost: LostSites | None = None,
+    repeats: bool = False,
 ) -> Summing | None:
     """Make the secure sum of replies; None if they are summed plainly.
 
@@ -215,6 +230,7 @@ def summing_of(
         group=own.groups,
         lost=lost,
         lane_width=LANES[own.up],
+        repeats=repeats,
     )
     for members in (sites, *summing.groups):
         threshold(len(members), summing.colluding)

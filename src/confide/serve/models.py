@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
-from urllib.parse import quote
 
 from pydantic import Field
 from starlette.requests import Request
@@ -220,7 +219,7 @@ LINES = "application/x-ndjson"
 
 
 def rest_routes(
-    models: Mapping[str, Served], limits: CallerLimits, pages: gate.Pages, *, doors: gate.Doors
+    models: Mapping[str, Served], limits: CallerLimits, pages: gate.Pages, *, locked: bool
 ) -> list[Route]:
     """The routes of the REST interface."""
 
@@ -250,10 +249,7 @@ def rest_routes(
     async def show(ask: Request) -> Response:
         origin = f"{ask.url.scheme}://{ask.headers['host']}"
         found = openapi_document(list(models), limits)
-        names = [quote(name, safe="") for name, model in models.items() if model.types]
-        return pages.page(
-            "api", title="REST", document=found, origin=origin, names=names, key=doors.tool_key
-        )
+        return pages.page("api", title="REST", document=found, origin=origin, locked=locked)
 
     return [
         Route("/v1/predict", predict, methods=["POST"]),

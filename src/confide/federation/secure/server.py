@@ -108,7 +108,7 @@ class SumAttempt:
     Args:
         exchange: asks the sites.
         step: the summed step.
-        opening: how it is asked, without its ask and its attempt.
+        opening: how it is asked, without its ask.
         ask: the ask.
         roster: the sites that sum, of which some may be lost.
         layout: that of the sum.
@@ -135,7 +135,7 @@ class SumAttempt:
         self.offers: dict[str, Offered] = {}
         self.masked: list[str] = []
         self.lanes = lanes.no_lanes(layout, empty=False)
-        self._opening = replace(opening, attempt=secrets.randbits(62))
+        self._opening = opening
         self._ask = ask
         self._note = note
 
@@ -386,6 +386,8 @@ class Summing:
         lost: the sites that earlier sums of the run have lost.
         lane_width: the bytes of a lane for changes of weights, once a sum has shown how large they
             are; 0: as many as the step says.
+        repeats: the run's code runs again and again up to the same place, so that attempts at a sum
+            are numbered in their turn; otherwise their numbers are random.
 
     `newest` are the sites in the newest sum; `ranges` holds the largest change that a lane can
     take, by step and array.
@@ -400,7 +402,9 @@ class Summing:
         group: int = 0,
         lost: LostSites | None = None,
         lane_width: int = 0,
+        repeats: bool = False,
     ) -> None:
+        self._attempts: Counter[tuple[int, str]] | None = Counter() if repeats else None
         self._lane_width = lane_width
         self.ranges: dict[str, dict[str, float]] = {}
         self._lost = lost or LostSites()
@@ -506,7 +510,9 @@ class Summing:
             found = SumAttempt(
                 exchange,
                 step,
-                replace(opening, roster=whole.id.hex()),
+                replace(
+                    opening, roster=whole.id.hex(), attempt=self._attempt(exchange.round, step.name)
+                ),
                 encoded,
                 roster=whole.part(group) if group else whole,
                 layout=layout,
@@ -531,6 +537,13 @@ class Summing:
             largest = lanes.largest_of(layout, own, summed)
             self.ranges[step.name] = {n: times * most for n, most in largest.items() if most}
         return SumResult(total, sites, empty)
+
+    def _attempt(self, round: int, step: str) -> int:
+        """The number of a new attempt at a sum of this turn."""
+        if self._attempts is None:
+            return secrets.randbits(62)
+        self._attempts[round, step] += 1
+        return self._attempts[round, step]
 
     def _greeted(self, exchange: Exchange) -> Roster:
         """The roster of the run; sites greet before the first sum and after a restart.

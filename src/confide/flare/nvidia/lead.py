@@ -22,18 +22,16 @@ from nvflare.fuel.flare_api.flare_api import Session
 
 from confide import files
 from confide.errors import EngineError, RunError, SettingsError, printable
-from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
 from confide.flare import joining
 from confide.flare.kit import CLASSES, Kit, expiry_message, open_kit
 from confide.flare.peers import Signer, open_signer
 from confide.methods import method_of
-from confide.recipes import settings_file
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
 from confide.runs.run import LANES, RunResult
 from confide.runs.status import ended, rounds_after, started
-from confide.settings import REFERENCES, Settings, dump, load_settings
+from confide.settings import Settings, dump
 from confide.version import __version__
 
 RECORD = "coordinate.json"
@@ -151,18 +149,8 @@ def stop_run(
 def _chosen(
     settings: str | Path, overrides: Sequence[str], *, out: Path | None
 ) -> tuple[Settings, str, Path]:
-    """The settings of a run, its name, and its folder at the lead.
-
-    Public files are named relative to the server's folder: loading made them paths below the folder
-    of the settings file.
-    """
-    path = settings_file(settings)
-    chosen, here = load_settings(path, overrides), path.parent.resolve()
-    named = tuple(one.removeprefix(f"{here}/") for one in chosen.public.files)
-    public = chosen.public.model_copy(update={"files": named})
-    chosen = chosen.model_copy(update={"public": public})
-    joining.check_suited(chosen, where=str(path))
-    name = chosen.name or path.stem
+    """The settings of a run, its name, and its folder at the lead."""
+    chosen, name = joining.read_for_sites(settings, overrides)
     return chosen, name, out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"
 
 
@@ -356,7 +344,8 @@ def follow_run(
                 record = LeadRecord.read(folder)
                 (folder.path / STOPPED).unlink(missing_ok=True)
             else:
-                record = LeadRecord(_run_name(settings, name), sorted(sites) or connected, [])
+                own = joining.new_run_name(settings, name)
+                record = LeadRecord(own, sorted(sites) or connected, [])
                 record.write(folder)  # the settings come last: with them the folder is taken
                 folder.write("settings.toml", dump(settings))
             watch = on_event or unwatched
@@ -368,12 +357,10 @@ def follow_run(
 def with_sums(settings: Settings, sites: int) -> Settings:
     """The settings, with how replies are summed: masked, unless they say or ask for otherwise.
 
-    Fewer than three sites cannot mask, and neither can rules that look at single replies or draw
-    the sites of a round. Raises SettingsError if masks and `federation.up` do not go together.
+    Raises SettingsError if masks and `federation.up` do not go together.
     """
     own = settings.federation
-    looks = own.combine != "mean" or own.max_norm_ratio is not None or own.fraction < 1
-    if own.sums is not None or settings.method in REFERENCES or sites < NEEDED or looks:
+    if not joining.masks_unless_told(settings, sites):
         return settings
     if own.up not in LANES:
         raise SettingsError(
@@ -385,13 +372,6 @@ def with_sums(settings: Settings, sites: int) -> Settings:
         )
     masked = own.model_copy(update={"sums": "masked"})
     return settings.model_copy(update={"federation": masked})
-
-
-def _run_name(settings: Settings, name: str) -> str:
-    """A new name, unique at the server and the sites, that begins like the run's."""
-    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
-    plain = plain.lstrip("-_.")[:40] or "run"
-    return f"{plain}-{settings.method}-{settings.seed}-{secrets.token_hex(3)}"
 
 
 def write_submission(
