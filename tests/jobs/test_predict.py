@@ -6,6 +6,7 @@ import io
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ from confide.runs.loading import release
 from confide.runs.result import Result
 from confide.runs.run import run
 from confide.runs.sites import gather
-from confide.text.document import Document
+from confide.serve.models import answer_of, serve_model
+from confide.text.document import Document, Entity
 from confide.text.formats import read
 from contract.corpus import tiny, write_sites
 from contract.learned import LEARNING, learned
@@ -38,6 +40,51 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learned(tmp_path_factory.mktemp("alone"), "method=alone")
+
+
+NOTED = "The patient took aspirin , without severe joint pain ."
+
+
+def test_a_chain_with_context_says_what_is_absent(model: Path, tmp_path: Path) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text(NOTED)
+    (plain,) = predict(model, [note])
+    (document,) = predict(f"{model}+context", [note])
+    assert [replace(one, attributes=()) for one in document.entities] == list(plain.entities)
+    assert {document.surface(one): one.said("assertion") for one in document.entities} == {
+        "aspirin": "present", "severe joint pain": "absent",
+    }  # fmt: skip
+    nlp = load([model, "context"])
+    assert nlp.finds == ("entities", "attributes")
+    assert [one.attributes["assertion"] for one in nlp(NOTED).entities] == ["present", "absent"]
+    assert ", absent)" in repr(nlp(NOTED)) and " absent</span>" in nlp(NOTED)._repr_html_()
+    drug, *_ = nlp.only(["Drug"])(NOTED).to_dict()["entities"]
+    assert drug["attributes"] == {"assertion": "present"}
+    served = answer_of(serve_model("a", nlp).annotate([Document("a", NOTED)])[0])
+    assert served["entities"][1]["attributes"] == (("assertion", "absent"),)
+
+
+def test_context_alone_is_for_files_with_entities(note: Path, tmp_path: Path) -> None:
+    pain, cough = Entity("T1", "Effect", ((3, 7),)), Entity("T2", "Effect", ((9, 14),))
+    said = [replace(pain, attributes=(("assertion", "absent"),)),
+            replace(cough, attributes=(("assertion", "present"),))]  # fmt: skip
+    gold = Document("a", "No pain, cough.", (*said, Entity("T3", "Mark", ((14, 15),))))
+    assert predict("context", [replace(gold, entities=(pain,))])[0].entities == (said[0],)
+    scores = evaluate("context", [gold])
+    assert (scores["micro"]["precision"], scores["micro"]["support"]) == (0.5, 2)
+    absent = evaluate("context", [gold], types=["absent"])["micro"]
+    assert (absent["precision"], absent["recall"], absent["support"]) == (0.5, 1.0, 1)
+    with pytest.raises(DataError, match="no entity in this text"):
+        predict("context", [note])
+    with pytest.raises(DataError, match="no entity has the attribute 'assertion'"):
+        evaluate("context", [replace(gold, entities=(pain,))])
+    with pytest.raises(SettingsError, match="own names"):
+        evaluate("context", [gold], names={"absent": "no"})
+    with pytest.raises(SettingsError, match="does not find every wanted type"):
+        predict("context", [gold], types=["denied"])
+    with pytest.raises(RunError, match="context"):
+        (tmp_path / "context").mkdir()
+        predict(tmp_path / "context", [gold])
 
 
 @pytest.fixture

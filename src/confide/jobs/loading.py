@@ -14,7 +14,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -83,10 +83,13 @@ class FoundEntity:
     end: int
     fragments: tuple[Span, ...]
     confidence: float | None
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Type, text, place and confidence."""
-        return f"{self.type} {self.text!r} ({self.start}-{self.end}{_chance(self.confidence)})"
+        """Type, text, place, confidence, and what is said of it."""
+        said = "".join(f", {value or key}" for key, value in self.attributes.items())
+        place = f"{self.start}-{self.end}{_chance(self.confidence)}"
+        return f"{self.type} {self.text!r} ({place}{said})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class Annotated:
         return tuple(
             FoundEntity(
                 one.id, one.type, document.surface(one), one.start, one.end, one.fragments,
-                one.confidence,
+                one.confidence, dict(one.attributes),
             )
             for one in sorted(document.entities, key=lambda one: (one.start, one.end))
         )  # fmt: skip
@@ -206,7 +209,7 @@ def load(
     threshold: float = 0.0,
     int8: bool = False,
 ) -> LoadedModel:
-    """Load the model of a run or release, or a chain of two, to annotate text with.
+    """Load the model of a run or release, or a chain, to annotate text with.
 
     All arguments are as in `confide.api.predict`, which this opens the same models as.
 
@@ -242,9 +245,8 @@ class LoadedModel:
 
     @property
     def finds(self) -> tuple[str, ...]:
-        """The outputs: "entities", "relations", "facts"."""
-        some = (self.models.entities, self.models.relations)
-        return tuple(one.finds for one in some if one is not None)
+        """The outputs: "entities", "attributes", "relations", "facts"."""
+        return tuple(one.finds for one in self.models.parts)
 
     def only(self, types: Sequence[str]) -> LoadedModel:
         """Restrict the model to these entity types or relations.

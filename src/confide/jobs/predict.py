@@ -1,7 +1,8 @@
 """Using trained models: annotate documents, or score the models on annotated ones.
 
 A run recognises entities, or finds relations between given entities. One of each makes a chain,
-which finds relations between the entities that the first one found.
+which finds relations between the entities that the first one found. With "context" in a chain,
+entities have the assertions that ConText's rules give them.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ def evaluate(
     """Score the models of runs on annotated files, or on documents.
 
     The result has the form of `scoring.scores` for entities, of `scoring.relation_scores` for
-    relations between annotated entities, and of `scoring.bag_scores` for bags of annotated
-    entities. A chain gives `{"entities": ..., "relations": ...}`, both with "strict" and "relaxed":
+    relations between annotated entities and for assertions of these, and of `scoring.bag_scores`
+    for bags. A chain gives `{"entities": ..., "relations": ...}`, both with "strict" and "relaxed":
     a relation is true only if its entities are (`scoring.end_to_end`), and entity types have the
     relation model's names. With relations, "unknown" lists the types that the relation model does
     not know; without, if there are any, those that the recogniser cannot find. `types` says what
@@ -118,6 +119,8 @@ def evaluate(
     note_cut(models, documents)
     files = models.split(documents)
     gold, _ = retag(files, models.tags, relations=models.relation_names)
+    if models.attributes is not None:
+        return _assertion_scores(models, gold, names)
     wanted = models.asked(gold)
     what = "entity" if models.relations is None else "relation"
 
@@ -184,6 +187,32 @@ def _evaluated(
             "relations": _end_to_end(gold, predicted, looked),
         }
     return {**result, "unknown": _unknown(called, names)}
+
+
+def _assertion_scores(
+    models: Models, gold: Sequence[Document], names: Mapping[str, str] | None
+) -> Scored:
+    """The scores of what is said of annotated entities, of those types of which files say it."""
+    assert models.attributes is not None
+    if names or len(models.parts) > 1:
+        raise SettingsError(
+            "assertions are scored on the files' own entities, by the files' own names",
+            got="--as" if names else "a chain",
+            fix="leave --as out" if names else "score each run, and context, by itself",
+        )
+    name, wanted = models.attributes.attribute, models.wanted
+    types = {one.type for each in gold for one in each.entities if one.said(name)}
+    if not types:
+        raise DataError(
+            f"there is nothing to score against: no entity has the attribute {name!r}",
+            fix="look at the files with `confide data check`",
+        )
+
+    def labels(documents: Sequence[Document]) -> list[str]:
+        said = [one.said(name) for each in documents for one in each.entities if one.type in types]
+        return [one if one in (wanted or {one} - {""}) else NO_RELATION for one in said]
+
+    return relation_scores(count_relations(labels(gold), labels(models.found(gold))))
 
 
 def _nothing_common(what: str, found: set[str], known: set[str]) -> DataError:

@@ -2,7 +2,8 @@
 
 spaCy finds the component by the entry point `spacy_factories`, without an import. It sets
 `doc.ents` (where entities overlap, the longest), `doc.spans["confide"]` (all),
-`span._.confide_confidence`, and `doc._.confide_relations`. Needs the extra `spacy`.
+`span._.confide_confidence`, `span._.confide_attributes` (assertions), and
+`doc._.confide_relations`. Needs the extra `spacy`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def _span(doc: Doc, one: FoundEntity) -> Span:
     span = doc.char_span(one.start, one.end, label=one.type, alignment_mode="expand")
     assert span is not None, "offsets of another text"
     span._.confide_confidence = one.confidence
+    span._.confide_attributes = dict(one.attributes)
     return span
 
 
@@ -56,6 +58,7 @@ def _span(doc: Doc, one: FoundEntity) -> Span:
 def _extend() -> None:
     """Give spaCy's documents and spans the attributes of confide."""
     Span.set_extension("confide_confidence", default=None, force=True)
+    Span.set_extension("confide_attributes", default={}, force=True)
     Doc.set_extension("confide_relations", default=(), force=True)
 
 

@@ -1,6 +1,7 @@
 """Opening trained models: runs at their selected rounds, releases, and chains; making releases.
 
-A run recognises entities, or finds relations (with bags, facts) between given entities.
+A run recognises entities, or finds relations (with bags, facts) between given entities. Rules
+without a run give entities their assertions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydantic import TypeAdapter
 
-from confide.errors import KeyFileError, LockedKeyError, RunError, SettingsError
+from confide.errors import DataError, KeyFileError, LockedKeyError, RunError, SettingsError
 from confide.federation.keys import read_key
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
@@ -29,6 +30,7 @@ from confide.runs.status import so_far
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS, TaskName
+from confide.text.context import ContextRules
 from confide.text.document import PAIR, Document
 from confide.text.segment import Splitting, WordsCut, into_sentences
 from confide.training.batches import only
@@ -195,16 +197,19 @@ def load_release(folder: Path) -> Extractor:
 
 
 Runs = Path | str | Sequence[Path | str]
-"""A run or a release; or a chain of two, one for entities and one for relations, in any order.
+"""A run or a release; or a chain, one for entities, one for relations, `CONTEXT`, in any order.
 
 A chain is a list, or one path with a + in between. A folder whose name contains a + wins.
 """
+CONTEXT = "context"
+"""Stands in a chain for ConText's rules (`text.context`); a folder of that name wins."""
 
 
 @dataclass(frozen=True)
 class Models:
     """Models that annotate: a recogniser of entities, an extractor of relations, or a chain.
 
+    `attributes` gives the entities their assertions, whoever found them.
     `tags` and `relation_names` map the names in the chosen site's files to the common ones. If the
     model comes from sites that annotate different entity types, `annotated` has those of the chosen
     site; None means that every site annotates all types. `wanted` are the labels among which the
@@ -220,16 +225,18 @@ class Models:
     splitting: Splitting = field(default_factory=Splitting)
     wanted: frozenset[str] | None = None
     words_cut: WordsCut = field(default_factory=WordsCut)
+    attributes: ContextRules | None = None
+
+    @property
+    def parts(self) -> tuple[Extractor | ContextRules, ...]:
+        """The models, in the order in which they are applied."""
+        some = (self.entities, self.attributes, self.relations)
+        return tuple(one for one in some if one is not None)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The entity types and relations among which the models decide."""
-        return tuple(
-            name
-            for model in (self.entities, self.relations)
-            if model is not None
-            for name in model.labels
-        )
+        """The entity types, assertions and relations among which the models decide."""
+        return tuple(name for model in self.parts for name in model.labels)
 
     def only(self, wanted: Sequence[str]) -> Models:
         """Restrict each model to the wanted labels if one of them is its own.
@@ -244,12 +251,12 @@ class Models:
                     expected=", ".join(self.labels) or "none: this model cannot be restricted",
                     got=repr(name),
                 )
-        entities, relations = self.entities, self.relations
-        if entities is not None and {*wanted} & {*entities.labels}:
-            entities = entities.only(wanted)
-        if relations is not None and {*wanted} & {*relations.labels}:
-            relations = relations.only(wanted)
-        return replace(self, entities=entities, relations=relations, wanted=frozenset(wanted))
+        found: dict[str, Any] = {"wanted": frozenset(wanted)}
+        for name in ("entities", "attributes", "relations"):
+            model = getattr(self, name)
+            if model is not None and {*wanted} & {*model.labels}:
+                found[name] = model.only(wanted)
+        return replace(self, **found)
 
     def in_int8(self) -> Models:
         """The models with large linear layers in int8; of a chain, those that have any.
@@ -288,15 +295,25 @@ class Models:
     def found(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with the entities that the recogniser finds, or else their own.
 
-        A document that came with sentences and tokens keeps them, whatever the model reads.
+        If there is a model of assertions, the entities have those. A document that came with
+        sentences and tokens keeps them, whatever the model reads. Raises DataError if there is such
+        a model, but neither a recogniser nor an entity.
         """
         given = self.split(documents)
-        if self.entities is None:
+        if self.entities is not None:
+            given = [
+                _unpaired(replace(found, sentences=came.sentences) if came.sentences else found)
+                for found, came in zip(self.entities(given), documents, strict=True)
+            ]
+        if self.attributes is None:
             return given
-        return [
-            _unpaired(replace(found, sentences=came.sentences) if came.sentences else found)
-            for found, came in zip(self.entities(given), documents, strict=True)
-        ]
+        if self.entities is None and not types_of(given):
+            raise DataError(
+                "there is no entity in this text, so there is nothing to say of one",
+                expected="files with entities, or a model that recognises them",
+                fix="put its run first: NER_RUN+context",
+            )
+        return self.attributes(given)
 
     def types(self, documents: Sequence[Document]) -> set[str]:
         """The entity types that the recogniser can find, or else those in the documents."""
@@ -321,7 +338,9 @@ def open_models(
     """
     if isinstance(run, Models):
         return run
-    folders = _by_task(_paths(run))
+    paths = _paths(run)
+    rules = [path for path in paths if str(path) == CONTEXT and not path.is_dir()]
+    folders = _by_task([path for path in paths if path not in rules]) if rules != paths else {}
     entities: EntityExtractor | None = None
     relations: RelationExtractor | BagExtractor | None = None
     annotated: frozenset[str] | None = None
@@ -348,6 +367,7 @@ def open_models(
         annotated=annotated,
         splitting=splitting,
         words_cut=words_cut,
+        attributes=ContextRules() if rules else None,
     )
     if int8:
         models = models.in_int8()
@@ -372,7 +392,7 @@ def _folders(pieces: Sequence[str]) -> list[Path]:
     for size in range(len(pieces), 0, -1):
         folder, rest = Path("+".join(pieces[:size])).expanduser(), pieces[size:]
         others = _folders(rest) if rest else []
-        if folder.is_dir() and (others or not rest):
+        if (folder.is_dir() or str(folder) == CONTEXT) and (others or not rest):
             return [folder, *others]
     return []
 

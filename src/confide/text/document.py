@@ -154,6 +154,10 @@ class Entity:
         """One past the last character of the last fragment."""
         return self.fragments[-1][1]
 
+    def said(self, name: str) -> str:
+        """The value of its first attribute of that name; "" if it has none."""
+        return next((value for key, value in self.attributes if key == name), "")
+
     def sure(self, confidence: float) -> Entity:
         """The entity with this confidence; `replace` takes four times as long."""
         return Entity(
@@ -271,6 +275,8 @@ class Problems(list[Problem]):
 # 8), or list the pairs that annotators looked at. Documents carry these as attributes named "pair":
 # two entity ids separated by a blank. A document without the attribute asks about every pair.
 
+ASSERTION = "assertion"
+"""The attribute of an entity that says whether it holds: "present", "absent", "possible" ..."""
 NO_RELATION = "no-relation"
 """The label of a pair between whose entities nothing is said to hold."""
 PAIR = "pair"

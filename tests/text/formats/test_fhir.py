@@ -94,12 +94,44 @@ def test_the_library_refuses_what_is_wrong(tmp_path):
 
 
 def test_it_comes_back(tmp_path):
-    bundle_of([NOTE], tmp_path, MAP)
+    said = replace(NOTE.entities[0], attributes=(("assertion", "absent"), ("Negated", "")))
+    note = replace(NOTE, entities=(said, *NOTE.entities[1:]))
+    bundle_of([note], tmp_path, MAP)
     reading = read(tmp_path / "out.json")
     (again,) = reading.documents
     assert reading.problems == []
-    assert (again.id, again.text, again.attributes) == (NOTE.id, NOTE.text, NOTE.attributes)
-    assert again.entities == NOTE.entities
+    assert (again.id, again.text, again.attributes) == (note.id, note.text, note.attributes)
+    assert again.entities == note.entities
+
+
+def test_the_status_of_a_finding_follows_its_assertion(tmp_path):
+    """What is absent is never written as if it were there; another's illness is no Condition."""
+    wanted = {
+        "present": ("Condition", "unconfirmed", "unknown", None),
+        "absent": ("Condition", "refuted", "not-taken", "NEG"),
+        "possible": ("Condition", "provisional", "unknown", "IND"),
+        "historical": ("Condition", "unconfirmed", "unknown", None),
+        "hypothetical": ("Observation", None, None, None),
+        "conditional": ("Observation", None, None, None),
+        "associated_with_someone_else": ("Observation", None, None, None),
+        "odd": ("Condition", "unconfirmed", "unknown", None),
+    }
+    for value, (kind, verified, taken, meaning) in wanted.items():
+        entities = tuple(replace(one, attributes=(("assertion", value),)) for one in NOTE.entities)
+        tree, problems = bundle_of([replace(NOTE, entities=entities)], tmp_path, MAP)
+        assert problems == []
+        accepted(tree)
+        rash, drug, dose = (
+            entry["resource"] for entry in tree["entry"] if "extension" in entry["resource"]
+        )
+        assert rash["resourceType"] == kind, value
+        found = rash.get("verificationStatus", {"coding": [{"code": None}]})
+        assert found["coding"][0]["code"] == verified, value
+        assert drug.get("status") in (taken, "preliminary"), value
+        found = dose.get("interpretation", [{"coding": [{"code": None}]}])
+        assert found[0]["coding"][0]["code"] == meaning, value
+        assert ("focus" in dose) == (value == "associated_with_someone_else")
+        assert ("clinicalStatus" in rash) == (value == "historical")
 
 
 def test_without_a_patient_every_finding_is_an_observation(tmp_path):
@@ -192,6 +224,7 @@ def test_findings_in_a_bulk_export_find_their_text(tmp_path):
     (("type", "ADE"), ("start", 0)),
     (("type", "ADE"), ("start", 0), ("end", 4), ("confidence", 2)),
     (("type", "ADE"), ("start", 0), ("end", 4), ("confidence", True)),
+    (("type", "ADE"), ("start", 0), ("end", 4), ("attribute", "absent")),
     ((7, "ADE"),),
 ])  # fmt: skip
 def test_a_broken_finding_is_named(tmp_path, said):

@@ -295,6 +295,19 @@ def test_note_nlp_as_csv(tmp_path):
     }  # fmt: skip
 
 
+def test_an_assertion_says_whether_and_when_the_patient_has_it(tmp_path):
+    wanted = {
+        "present": ("Y", "present"), "historical": ("Y", "past"), "possible": ("", "present"),
+        "absent": ("N", ""), "hypothetical": ("N", ""), "conditional": ("N", ""),
+        "associated_with_someone_else": ("N", ""), "odd": ("", ""),
+    }  # fmt: skip
+    entities = tuple(replace(FOUND[0], attributes=(("assertion", one),)) for one in wanted)
+    write([replace(found(tmp_path), entities=entities)], tmp_path / "out.csv", "note-nlp")
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
+        rows = [(row["term_exists"], row["term_temporal"]) for row in csv.DictReader(file)]
+    assert rows == list(wanted.values())
+
+
 @each("ending", [".sqlite", ".duckdb"])
 def test_note_nlp_as_a_database(tmp_path, ending):
     if ending == ".duckdb":

@@ -48,7 +48,8 @@ const nested = (words, over, start, end) => {
     const mark = element("mark", { class: hue(part.entity.type), dir: "auto" }, inner);
     if (part.end === end) {
       const sure = percent(part.entity.confidence);
-      mark.append(element("small", { dir: "ltr" }, ` ${part.entity.type}${sure && ` ${sure}`}`));
+      const said = (part.entity.attributes || []).map(([name, value]) => ` ${value || name}`).join("");
+      mark.append(element("small", { dir: "ltr" }, ` ${part.entity.type}${sure && ` ${sure}`}${said}`));
     }
     inner = mark;
   }

@@ -5,8 +5,9 @@ that is plain text becomes a document; one that is not, or that lies elsewhere, 
 
 What is written is a Bundle of type collection: for each document a DocumentReference with its text,
 for each entity a finding that refers to it, and a Provenance. A finding is an Observation or, where
-the type is mapped and the document names its patient, a Condition or a MedicationStatement. An
-extension (`EVIDENCE`) holds type, offsets and confidence, by which findings are read again.
+the type is mapped and the document names its patient, a Condition or a MedicationStatement. Its
+status follows its assertion, if it has one. An extension (`EVIDENCE`) holds type, offsets,
+confidence and attributes, by which findings are read again.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from uuid import UUID, uuid5
 from confide.errors import DataError, FormatError, SettingsError, printable
 from confide.files import Tree
 from confide.text import files, reading, rows
-from confide.text.document import Document, Entity
+from confide.text.document import ASSERTION, Document, Entity
 from confide.text.reading import Draft, Format, Options, Output, Reading, Source, Supports
 from confide.text.rows import Row, clean
 from confide.version import __version__
 
 EVIDENCE = "urn:uuid:b2db2d86-6988-433e-8cf1-9dc4b4249029"
-"""The address of the extension of a finding: `type`, `start`, `end` and `confidence`."""
+"""The address of the extension of a finding: `type`, `start`, `end`, `confidence`, `attribute`."""
 _NAMES = UUID("f77756c8-51da-464d-b501-22f10a5916f1")  # of what is written, by what it holds
 _TYPE = re.compile(r"\s*(text/[\w.+-]+)\s*(?:;\s*charset\s*=\s*\"?([\w.:-]+)\"?)?.*", re.DOTALL)
 _ATTACHED = {
@@ -51,6 +52,7 @@ class _Finding(NamedTuple):
     row: Row
     texts: list[str]
     said: Mapping[str, object]
+    attributes: list[tuple[str, str]]
 
 
 def _read(path: Path, options: Options) -> Reading:
@@ -186,12 +188,20 @@ def _finding(resource: Row) -> _Finding | None:
     if not marks:
         return None
     said: dict[str, object] = {}
+    attributes: list[tuple[str, str]] = []
     for one in marks[0].rows("extension"):
+        if one.string("url") == "attribute":
+            parts = {part.string("url"): part.tree for part in one.rows("extension")}
+            named = Row(parts.get("name", {}), one.where).string("valueString")
+            value = Row(parts["value"], one.where).string("valueString") if "value" in parts else ""
+            attributes.append((named, value))
+            continue
         values = [value for key, value in one.tree.items() if key.startswith("value")]
         said[one.string("url")] = values[0] if values else None
     links = [*_rows(resource, "derivedFrom")]
     links += [link for one in _rows(resource, "evidence") for link in _rows(one, "detail")]
-    return _Finding(resource, [str(link.tree.get("reference")) for link in links], said)
+    texts = [str(link.tree.get("reference")) for link in links]
+    return _Finding(resource, texts, said, attributes)
 
 
 def _rows(row: Row, key: str) -> list[Row]:
@@ -218,6 +228,7 @@ def _add(draft: Draft, finding: _Finding) -> None:
         where=said.where,
         concepts=tuple(clean(code) for code in codes if isinstance(code, str)),
         confidence=None if sure is None else float(sure),
+        attributes=tuple(finding.attributes),
     )
 
 
@@ -234,6 +245,10 @@ _STATUS = ("current", "superseded", "entered-in-error")
 _DOC_STATUS = ("preliminary", "final", "amended", "entered-in-error")
 _CONTROL = re.compile(r"[\0-\x1f\s]+")
 _KINDS = ("Condition", "MedicationStatement")
+_ELSEWHERE = frozenset(("associated_with_someone_else", "hypothetical", "conditional"))
+"""Assertions of what is nothing that the patient has: never a Condition or MedicationStatement."""
+_VERIFIED = {"absent": "refuted", "possible": "provisional"}
+_INTERPRETED = {"absent": ("NEG", "Negative"), "possible": ("IND", "Indeterminate")}
 
 
 def _write(documents: Sequence[Document], out: Output) -> None:
@@ -269,7 +284,7 @@ def _entries(
     }
     made = _address("device", __version__)
     yield {"fullUrl": made, "resource": device}
-    unnamed = unheld = 0
+    unnamed = unheld = unsaid = 0
     for number, document in enumerate(documents):
         if not document.text.strip():
             out.problems.lost("empty-document", document.where, "a document without a text")
@@ -286,8 +301,11 @@ def _entries(
                 what = f"{entity.type} {entity.id} has no character that can be seen"
                 out.problems.lost("no-token", where, what)
                 continue
+            unsaid += len(entity.attributes) - len(_named_attributes(entity))
             kind = kinds.get(entity.type)
             unnamed += kind is not None and patient is None
+            if entity.said(ASSERTION) in _ELSEWHERE:
+                kind = None  # nothing that the patient has
             finding = _resource(entity, words, kind if patient else None, patient=patient)
             link: Tree = {"reference": own}
             if finding["resourceType"] == "Condition":
@@ -309,6 +327,7 @@ def _entries(
             }
             yield {"fullUrl": _address("provenance", own), "resource": provenance}
     out.unheld("document-attributes-unheld", unheld, "attributes of documents have no place")
+    out.unheld("attributes-unheld", unsaid, "attributes of entities have no name")
     if unnamed:
         what = f"{unnamed} findings of mapped types are Observations: their texts name no patient"
         out.problems.note("no-patient", out.path, what)
@@ -362,6 +381,10 @@ def _resource(entity: Entity, words: str, kind: object, *, patient: Tree | None)
     ]
     if entity.confidence is not None:
         said.append({"url": "confidence", "valueDecimal": entity.confidence})
+    for name, value in _named_attributes(entity):
+        parts = (("name", name), ("value", _words(value)))
+        held = [{"url": url, "valueString": text} for url, text in parts if text]
+        said.append({"url": "attribute", "extension": held})
     concept: Tree = {"text": words}
     if codes := [_words(one) for one in entity.concepts if _words(one)]:
         concept["coding"] = [{"code": code} for code in codes]
@@ -375,13 +398,34 @@ def _resource(entity: Entity, words: str, kind: object, *, patient: Tree | None)
     }
     if patient:
         tree["subject"] = patient
+    asserted_as = entity.said(ASSERTION)
     if kind == "Condition":
-        unconfirmed = {"system": f"{_CODES}condition-ver-status", "code": "unconfirmed"}
-        return tree | {"verificationStatus": {"coding": [unconfirmed]}, "code": concept}
+        if asserted_as == "historical":
+            tree["clinicalStatus"] = _coded(f"{_CODES}condition-clinical", "inactive")
+        status = _VERIFIED.get(asserted_as, "unconfirmed")
+        verified = _coded(f"{_CODES}condition-ver-status", status)
+        return tree | {"verificationStatus": verified, "code": concept}
     if kind == "MedicationStatement":
-        return tree | {"status": "unknown", "medicationCodeableConcept": concept}
-    code = {"text": _words(entity.type)}
-    return tree | {"status": "preliminary", "code": code, "valueCodeableConcept": concept}
+        status = "not-taken" if asserted_as == "absent" else "unknown"
+        return tree | {"status": status, "medicationCodeableConcept": concept}
+    if asserted_as in _INTERPRETED:
+        code, display = _INTERPRETED[asserted_as]
+        meaning = _coded(f"{_CODES}v3-ObservationInterpretation", code, display=display)
+        tree["interpretation"] = [meaning]
+    if asserted_as == "associated_with_someone_else":
+        tree["focus"] = [{"display": "someone other than the patient"}]
+    about = {"text": _words(entity.type)}
+    return tree | {"status": "preliminary", "code": about, "valueCodeableConcept": concept}
+
+
+def _named_attributes(entity: Entity) -> list[tuple[str, str]]:
+    """Its attributes whose name has a character that can be seen."""
+    return [(_words(name), value) for name, value in entity.attributes if _words(name)]
+
+
+def _coded(system: str, code: str, **more: str) -> Tree:
+    """A concept of one code."""
+    return {"coding": [{"system": system, "code": code, **more}]}
 
 
 FHIR = Format(
@@ -390,7 +434,7 @@ FHIR = Format(
     ".json",
     _read,
     _write,
-    Supports(confidences=True, concepts="all", attributes=True),
+    Supports(confidences=True, concepts="all", said=True, attributes=True),
     by_text=lambda sample: sample.has_keys("resourceType"),
     maps=("types",),
 )

@@ -31,7 +31,7 @@ from confide.errors import (
 )
 from confide.files import Tree, file_text, must_be_files, size_in_words
 from confide.text import files, reading, rows
-from confide.text.document import Document, Entity, Problems
+from confide.text.document import ASSERTION, Document, Entity, Problems
 from confide.text.formats.notes import IDS, TEXTS, column_of
 from confide.text.reading import Format, Options, Output, Reading
 from confide.text.rows import clean
@@ -298,6 +298,13 @@ _LENGTHS = {
     "term_temporal": 50, "term_modifiers": 2000,
 }  # fmt: skip
 _NEEDED = ("note_nlp_id", "note_id", "lexical_variant", "nlp_date")
+_TERM = {
+    "present": ("Y", "present"), "historical": ("Y", "past"), "possible": (None, "present"),
+    "absent": ("N", None), "hypothetical": ("N", None), "conditional": ("N", None),
+    "associated_with_someone_else": ("N", None),
+}  # fmt: skip
+"""What `term_exists` and `term_temporal` are by an entity's assertion: whether the patient has it
+or had it, and when. Neither Y nor N is known of what is possible."""
 _SUFFIXES = {".sqlite": "sqlite", ".db": "sqlite", ".duckdb": "duckdb"}
 _AT_ONCE = 1000
 Concepts = Mapping[str, int]
@@ -373,7 +380,7 @@ def _table(
             yield (
                 number, note, 0, clean(snippet), str(entity.start),
                 clean(words[: _LENGTHS["lexical_variant"]]), concept, 0, f"confide {__version__}",
-                now.date(), now, None, None, said,
+                now.date(), now, *_TERM.get(entity.said(ASSERTION), (None, None)), said,
             )  # fmt: skip
 
 
