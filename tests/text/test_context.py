@@ -29,7 +29,8 @@ CT ruled out [embolism:absent].
 [Troponin:absent] negative x3.
 [Chest x-ray:present] was negative for [pneumonia:absent].
 [Fever:absent]: no.
-[Chest pain:absent] has resolved.
+[Chest pain:absent] and [cough:absent] resolved.
+Review of systems is -ve for [anaemia:absent].
 The patient is [symptom:absent]-free.
 No [fever:absent] due to [pneumonia:present].
 Patient denied [vomiting:absent] and has [diarrhoea:present].
@@ -58,7 +59,7 @@ Past medical history is significant for [diabetes:past].
 [Infarction:past] three years ago, now [angina:present].
 Status post [stroke:past].
 History of present illness: [chest pain:present] since Monday.
-The patient presents with [dyspnoea:present].
+The patient presents with a two day history of [dyspnoea:present].
 """
 
 
@@ -127,7 +128,8 @@ def test_text_in_a_language_without_rules_gets_no_assertion() -> None:
     text = (
         "Il paziente non ha la febbre e non ha dolore al torace, ma ha la tosse da una settimana."
     )
-    document = Document("a", text, (Entity("T1", "problem", ((22, 28),)),))
+    said = (("assertion", "absent"),)
+    document = Document("a", text, (Entity("T1", "problem", ((22, 28),), attributes=said),))
     with pytest.warns(Note, match="language 'it'"):
         assert values(document) == [""]
     with warnings.catch_warnings():

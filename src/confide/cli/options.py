@@ -41,7 +41,7 @@ SHARED = """Options:
     quiet: Show no progress.
     run: A run's folder.
     run_and_files (RUN FILE...):
-        A run's folder, a release or NER_RUN+RE_RUN, then files (- is stdin).
+        A run's folder, a release or NER_RUN+RE_RUN+context, then files (- is stdin).
     settings (SETTINGS): A settings file or a recipe's name.
     site (NAME): Use this site's model, if it has or keeps its own.
     strict: End with exit code 1 if anything is lost or doubtful.

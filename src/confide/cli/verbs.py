@@ -690,7 +690,7 @@ def serve_command(
 
     Options:
         runs (RUN...):
-            Runs, releases or NER_RUN+RE_RUN; RUN@SITE for a site's own. A folder of runs is
+            Runs, releases or NER_RUN+RE_RUN+context; RUN@SITE for a site's own. A folder of runs is
             watched.
         corrections (DIR): Correct, and keep corrections here.
         texts (--text FILE): Text to correct; may be repeated.

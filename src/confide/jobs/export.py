@@ -319,6 +319,7 @@ def _pairs_graph(trainer: RelationTrainer, model: RelationClassifier) -> Graph:
         "kind": "relations",
         "encoder": Path(trainer.encoder.name).name,
         "labels": list(trainer.form.relations),
+        "attribute": trainer.form.attribute,  # of entities, each its own head and tail; "": none
         "pool": trainer.form.pool,
         "blind": trainer.form.blind,
         "marks": {  # the pieces that open and close a head and a tail; "" if all types share them

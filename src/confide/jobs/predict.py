@@ -25,7 +25,7 @@ from confide.scoring import count_entities, count_relations, ranked_scores, rela
 from confide.scoring.counts import Mode, Scored
 from confide.scoring.relations import FactKey, Mention, count_facts
 from confide.text.checking import retag
-from confide.text.document import NO_RELATION, Document, Problem
+from confide.text.document import NO_RELATION, Document, Problem, attributes_as_relations
 from confide.text.formats import Options, read
 from confide.text.published.catalogue import locate
 
@@ -118,9 +118,9 @@ def evaluate(
     documents = read_sources(data, format=format)
     note_cut(models, documents)
     files = models.split(documents)
-    gold, _ = retag(files, models.tags, relations=models.relation_names)
     if models.attributes is not None:
-        return _assertion_scores(models, gold, names)
+        return _assertion_scores(models, files, names)
+    gold, _ = retag(files, models.tags, relations=models.relation_names)
     wanted = models.asked(gold)
     what = "entity" if models.relations is None else "relation"
 
@@ -190,7 +190,7 @@ def _evaluated(
 
 
 def _assertion_scores(
-    models: Models, gold: Sequence[Document], names: Mapping[str, str] | None
+    models: Models, files: Sequence[Document], names: Mapping[str, str] | None
 ) -> Scored:
     """The scores of what is said of annotated entities, of those types of which files say it."""
     assert models.attributes is not None
@@ -201,18 +201,25 @@ def _assertion_scores(
             fix="leave --as out" if names else "score each run, and context, by itself",
         )
     name, wanted = models.attributes.attribute, models.wanted
-    types = {one.type for each in gold for one in each.entities if one.said(name)}
+    gold = [attributes_as_relations(one, name) for one in files]
+    gold, _ = retag(gold, models.tags, relations=models.relation_names)
+    types = {head for head, _ in batches.type_pairs(gold)}
     if not types:
         raise DataError(
             f"there is nothing to score against: no entity has the attribute {name!r}",
             fix="look at the files with `confide data check`",
         )
-
-    def labels(documents: Sequence[Document]) -> list[str]:
-        said = [one.said(name) for each in documents for one in each.entities if one.type in types]
-        return [one if one in (wanted or {one} - {""}) else NO_RELATION for one in said]
-
-    return relation_scores(count_relations(labels(gold), labels(models.found(gold))))
+    looked = batches.candidates(
+        gold, batches.Rules(frozenset((one, one) for one in types), alone=True)
+    )
+    found = [attributes_as_relations(one, name) for one in models.found(gold)]
+    labels = [example.relation for example in looked.examples]
+    answers = batches.predicted_labels(looked, found)
+    if wanted is not None:
+        labels, answers = (
+            [one if one in wanted else NO_RELATION for one in side] for side in (labels, answers)
+        )
+    return relation_scores(count_relations(labels, answers))
 
 
 def _nothing_common(what: str, found: set[str], known: set[str]) -> DataError:

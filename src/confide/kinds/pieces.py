@@ -482,10 +482,14 @@ def _rows(
 
 
 def _plan(example: RelationExample, marking: Marking) -> list[str | int]:
-    """Texts and marks in turn. Entities that overlap are not blinded: what is between would go."""
+    """Texts and marks in turn. Entities that overlap are not blinded: what is between would go.
+
+    One that is a pair with itself is.
+    """
     head, tail = _mentions(example)
+    alone = head == tail and example.head_type == example.tail_type
     blinded: dict[Span, str] = {}
-    if marking.blind and (head[1] <= tail[0] or tail[1] <= head[0]):
+    if marking.blind and (head[1] <= tail[0] or tail[1] <= head[0] or alone):
         blinded = {head: example.head_type, tail: example.tail_type}
     plan: list[str | int] = []
     at = 0

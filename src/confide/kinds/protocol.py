@@ -769,9 +769,14 @@ def write_release(
     write_of_run(out / kind.release.file, encode(message))
 
 
+def released(kind: Kind, folder: Path) -> Any:
+    """Read the form and weights of a release. Raises MessageError."""
+    return decode_file(release_message(kind), (folder / kind.release.file).read_bytes())
+
+
 def read_release(kind: Kind, folder: Path) -> Any:
     """Read a released model from its folder. Raises MessageError."""
-    found = decode_file(release_message(kind), (folder / kind.release.file).read_bytes())
+    found = released(kind, folder)
     extract: Any = found.extractor(found.weights, key=None)
     return replace(extract, apart=bool(found.apart)) if extract.finds == "entities" else extract
 

@@ -22,14 +22,14 @@ from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.files import MOST_JSON, decode_json, file_text, write_of_run
 from confide.kinds import KINDS, RELEASED
-from confide.kinds.protocol import Holders, Kind, ModelSpec, read_release, write_release
+from confide.kinds.protocol import Holders, Kind, ModelSpec, read_release, released, write_release
 from confide.methods import method_of
 from confide.methods.method import Pair
 from confide.runs.folder import HeldFolder, RunFolder, kept_at_home
 from confide.runs.status import so_far
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.settings import Settings, SiteTable, SplitTable, common_splitting
-from confide.tasks import TASKS, TaskName
+from confide.tasks import TASKS, Task, TaskName
 from confide.text.context import ContextRules
 from confide.text.document import PAIR, Document
 from confide.text.segment import Splitting, WordsCut, into_sentences
@@ -201,6 +201,8 @@ Runs = Path | str | Sequence[Path | str]
 
 A chain is a list, or one path with a + in between. A folder whose name contains a + wins.
 """
+ATTRIBUTES = "attributes"
+"""Stands in place of a task for a model that gives entities an attribute (`[pairs].attribute`)."""
 CONTEXT = "context"
 """Stands in a chain for ConText's rules (`text.context`); a folder of that name wins."""
 
@@ -225,7 +227,7 @@ class Models:
     splitting: Splitting = field(default_factory=Splitting)
     wanted: frozenset[str] | None = None
     words_cut: WordsCut = field(default_factory=WordsCut)
-    attributes: ContextRules | None = None
+    attributes: RelationExtractor | ContextRules | None = None
 
     @property
     def parts(self) -> tuple[Extractor | ContextRules, ...]:
@@ -265,8 +267,9 @@ class Models:
         """
         found: dict[str, Any] = {}
         refused: list[SettingsError] = []
-        for name, one in (("entities", self.entities), ("relations", self.relations)):
-            if one is None:
+        for name in ("entities", "attributes", "relations"):
+            one = getattr(self, name)
+            if one is None or isinstance(one, ContextRules):
                 continue
             try:
                 found[name] = replace(cast(Any, one), model=in_int8(cast(Any, one).model))
@@ -343,22 +346,28 @@ def open_models(
     folders = _by_task([path for path in paths if path not in rules]) if rules != paths else {}
     entities: EntityExtractor | None = None
     relations: RelationExtractor | BagExtractor | None = None
+    attributes: RelationExtractor | ContextRules | None = ContextRules() if rules else None
     annotated: frozenset[str] | None = None
     tables: list[SiteTable | SplitTable] = []
     splitting, words_cut = Splitting(), WordsCut()
-    for task in filter(folders.__contains__, TASKS):
-        others = [folder for other, folder in folders.items() if other != task]
-        model, table, own_types = _opened(folders[task], site=site, key=key, others=others)
+    for part in filter(folders.__contains__, (ATTRIBUTES, *TASKS)):
+        folder = folders[part]
+        others = [other for other in folders.values() if other is not folder]
+        model, table, own_types = _opened(folder, site=site, key=key, others=others)
         if model.finds == "entities":
             entities, annotated = model, own_types
-            words_cut = _words_cut(folders[task])
+            words_cut = _words_cut(folder)
+        elif model.finds == "attributes":
+            if rules:
+                raise _two_models("give entities an attribute", rules[0], folder.path)
+            attributes = model
         else:
             relations = model
         tables += [] if table is None else [table]
-        if release_task(folders[task].path):
-            splitting = released_splitting(folders[task].path)
+        if release_task(folder.path):
+            splitting = released_splitting(folder.path)
         else:
-            splitting = common_splitting(folders[task].settings(), table)
+            splitting = common_splitting(folder.settings(), table)
     models = Models(
         entities,
         relations,
@@ -367,7 +376,7 @@ def open_models(
         annotated=annotated,
         splitting=splitting,
         words_cut=words_cut,
-        attributes=ContextRules() if rules else None,
+        attributes=attributes,
     )
     if int8:
         models = models.in_int8()
@@ -398,19 +407,16 @@ def _folders(pieces: Sequence[str]) -> list[Path]:
 
 
 def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
-    """Each model's folder by its task. Raises RunError if two have the same."""
+    """Each model's folder by its task, or `ATTRIBUTES`. Raises RunError if two have the same."""
     found: dict[str, HeldFolder] = {}
     for path in paths:
         folder = HeldFolder(path, so_far=so_far)
         task = TASKS[release_task(path) or folder.settings().task]
-        if task.name in found:
-            raise RunError(
-                f"two models {task.words.does}",
-                where=f"{found[task.name].path} and {path}",
-                expected="one run, or NER_RUN+RE_RUN: one that recognises entities and one for"
-                " the relations between them",
-            )
-        found[task.name] = folder
+        part = ATTRIBUTES if len(paths) > 1 and _has_attribute(folder, task) else task.name
+        if part in found:
+            does = "give entities an attribute" if part == ATTRIBUTES else task.words.does
+            raise _two_models(does, found[part].path, path)
+        found[part] = folder
     related = [found[n] for n in TASKS if n in found and TASKS[n].learns == "relations"]
     if len(related) > 1:
         raise RunError(
@@ -421,6 +427,25 @@ def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
     if not found:
         raise RunError("no run is named", expected="the folder of a run or of a release")
     return found
+
+
+def _two_models(does: str, one: Path, other: Path) -> RunError:
+    return RunError(
+        f"two models {does}",
+        where=f"{one} and {other}",
+        expected="one run, or NER_RUN+RE_RUN: one that recognises entities and one for"
+        " the relations between them",
+    )
+
+
+def _has_attribute(folder: HeldFolder, task: Task) -> bool:
+    """Return whether the model in a folder gives entities an attribute."""
+    kind = _kind_of(folder.path)
+    if task.kind != "relations":
+        return False
+    if kind is None:
+        return folder.settings().pairs.attribute != ""
+    return released(kind, folder.path).attribute != ""
 
 
 def _opened(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 
 from confide import models
 from confide.corpora import dealing
-from confide.errors import DataError, RunError, SettingsError, os_errors_as
+from confide.errors import DataError, RunError, SettingsError, os_errors_as, printable
 from confide.federation.guards import Guards
 from confide.federation.keys import simulated_key
 from confide.federation.site import Site
@@ -35,7 +36,7 @@ from confide.settings import SIMULATED, PublicTable, Settings, SiteTable, SplitT
 from confide.settings.tables import PrivacyTable
 from confide.tasks import TASKS, USUAL
 from confide.text.checking import retag
-from confide.text.document import Document, Problem, stated_pairs
+from confide.text.document import Document, Problem, attributes_as_relations, stated_pairs
 from confide.text.formats import Options, read
 from confide.text.published.catalogue import locate
 from confide.text.reading import check_types
@@ -62,6 +63,9 @@ LONGEST_BLOCK, SHORTEST_BLOCK, BLOCKS = 20, 10, 5
 """Neighbouring sentences in a block at most, and at least where the share has that number; and the
 number of blocks that the smallest share gets, if they are no shorter than that."""
 Parts = dict[str, list[Document]]
+MOST_VALUES = 20
+"""Values that an attribute may have which is learnt (`[pairs].attribute`)."""
+_VALUE = re.compile(r"[\w.+-]{1,60}")
 
 
 def hold_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str] = ()) -> Parts:
@@ -377,7 +381,7 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
         specs.append(_spec(name, parts, settings, folder=folder, key_file=key_file))
     task = TASKS[settings.task]
     if task.learns == "relations":
-        _check_relations(specs, task.name)
+        _check_relations(specs, settings)
     texts = [(spec.name, part, getattr(spec, part)) for spec in specs for part in PARTS]
     texts += [("", "public", public)] if public else []
     return Gathered(
@@ -556,12 +560,30 @@ def _read(
             problems += reading.problems
     found = [one for documents in read_parts.values() for one in documents]
     everything = into_sentences(found, splitting_of(table, settings))
+    if name := settings.pairs.attribute:
+        everything = [attributes_as_relations(one, name) for one in everything]
     renamed, changed = retag(everything, table.tags, relations=table.relations)
+    if settings.pairs.attribute:
+        _check_values(renamed, settings.pairs.attribute)
     if settings.data.types:
         check_types(renamed, settings.data.types)
     problems += changed
     left = iter(renamed)
     return {part: list(islice(left, len(found))) for part, found in read_parts.items()}
+
+
+def _check_values(documents: Sequence[Document], name: str) -> None:
+    """Raise DataError unless an attribute's values are few words: as names, they leave the site."""
+    values = {one.type for document in documents for one in document.relations}
+    odd = sum(_VALUE.fullmatch(value) is None for value in values)
+    if odd or len(values) > MOST_VALUES:
+        raise DataError(
+            f"the values of the attribute {printable(name, 60)!r} are no labels, and they would"
+            " leave the site as names",
+            expected=f"at most {MOST_VALUES}, each of at most 60 letters, digits and _ . + -",
+            got=f"{len(values)} values, {odd} of another form",
+            fix='name another attribute, or rename values: relations = { "not sure" = "possible" }',
+        )
 
 
 def _public(documents: Sequence[Document], settings: Settings) -> list[Document]:
@@ -597,7 +619,7 @@ def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
             )
 
 
-def _check_relations(specs: Sequence[Site], task: str) -> None:
+def _check_relations(specs: Sequence[Site], settings: Settings) -> None:
     """Raise DataError if relations are to be learnt and no site has any.
 
     A single real site may have nothing but pairs without a relation.
@@ -605,9 +627,16 @@ def _check_relations(specs: Sequence[Site], task: str) -> None:
     train = [document for spec in specs for document in spec.train]
     if dealing.relations_by_type(train) or (len(specs) == 1 and any(map(stated_pairs, train))):
         return
+    if name := settings.pairs.attribute:
+        raise DataError(
+            f"no entity of the training text has the attribute {printable(name, 60)!r}",
+            expected="entities with that attribute, because pairs.attribute names it",
+            fix="look at the files with `confide data check`; i2b2's .ast files give the attribute"
+            ' "assertion", brat\'s A lines those that they name',
+        )
     raise DataError(
         "no training document has a relation",
-        expected=f'annotated relations, because task = "{task}"',
+        expected=f'annotated relations, because task = "{settings.task}"',
         got=f"{len(train)} documents without any",
         fix="see what is in the files with `confide data stats`; relations are read from brat, "
         "PubTator, BioC, BioBERT's tables, ChemProt, DDI, i2b2, SemEval and the ADE corpus",

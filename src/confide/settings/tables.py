@@ -452,6 +452,8 @@ class PairsTable(Table):
     """sentence ends between the two"""
     max_tokens: Most = math.inf
     """tokens between the two"""
+    attribute: Annotated[str, Field(max_length=100)] = ""
+    """an attribute of entities, such as `"assertion"`, to learn in place of relations"""
 
 
 class PublicTable(Table):
@@ -650,6 +652,9 @@ class Settings(Table):
             f"two sites are called {', '.join(map(repr, twice))}": twice,
             f"select.by must be {', '.join(rates)} or last for task {self.task!r}, not"
             f" {self.select.by!r}": self.select.by not in (*rates, "last"),
+            'pairs.attribute is for task = "re"': (
+                self.pairs.attribute and TASKS[self.task].kind != "relations"
+            ),
             'split.by = "attribute" needs the attribute\'s name: split.attribute = "ward"': (
                 self.split and self.split.by == "attribute" and self.split.attribute is None
             ),

@@ -155,41 +155,43 @@ class ContextRules:
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with their entities' assertions, in place of those they had.
 
-        Text that is in a language without rules keeps what it has, with a Note.
+        Text that is in a language without rules gets none, with a Note.
         """
         common = language_of(one.text for one in documents) or "en"
         found = []
         for document in documents:
             language = language_of([document.text]) or common
+            values = [""] * len(document.entities)
             if language in _table():
-                document = self._said(document, language)
-            elif document.entities:
+                values = list(self._values(document, language))
+            elif values:
                 warnings.warn(
                     f"there are no rules for assertions in text of the language {language!r}, so"
                     f" its entities get none; there are for {', '.join(_table())}",
                     Note,
                     stacklevel=2,
                 )
-            found.append(document)
+            entities = []
+            for one, value in zip(document.entities, values, strict=True):
+                rest = tuple(pair for pair in one.attributes if pair[0] != ASSERTION)
+                new = ((ASSERTION, value),) if value else ()
+                entities.append(replace(one, attributes=(*rest, *new)))
+            found.append(replace(document, entities=tuple(entities)))
         return found
 
-    def _said(self, document: Document, language: str) -> Document:
-        """The document with the assertion of each entity."""
+    def _values(self, document: Document, language: str) -> Iterator[str]:
+        """The assertion of each entity."""
         rules, text = _rules(language), document.text
         sentences = segmented(document).sentences
         starts, ends = [one.start for one in sentences], [one.end for one in sentences]
         known: dict[Span, list[_Cue]] = {}
-        entities = []
         for entity in document.entities:
             first, last = bisect_right(ends, entity.start), bisect_left(starts, entity.end)
             span = (min([entity.start, *starts[first : first + 1]]),
                     max([entity.end, *ends[max(last - 1, 0) : last]]))  # fmt: skip
             if span not in known:
                 known[span] = list(_cues(rules, text, span))
-            value = self._value(entity, known[span], text)
-            rest = tuple(pair for pair in entity.attributes if pair[0] != ASSERTION)
-            entities.append(replace(entity, attributes=(*rest, (ASSERTION, value))))
-        return replace(document, entities=tuple(entities))
+            yield self._value(entity, known[span], text)
 
     def _value(self, entity: Entity, cues: Sequence[_Cue], text: str) -> str:
         """The first of `VALUES` that a trigger of the sentence gives the entity, or "present"."""

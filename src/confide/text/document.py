@@ -267,6 +267,37 @@ class Problems(list[Problem]):
         self.append(Problem(kind, str(where), what, lost))
 
 
+def attributes_as_relations(document: Document, name: str) -> Document:
+    """The document with that attribute of each entity as a relation of the entity with itself.
+
+    They replace its relations and the pairs that it states. A relation has the attribute's value as
+    its type, or the name of an attribute without a value (a flag).
+
+    >>> pain = Entity("T1", "sign", ((3, 7),), attributes=(("assertion", "absent"),))
+    >>> attributes_as_relations(Document("n", "No pain", (pain,)), "assertion").relations[0].type
+    'absent'
+    """
+    found = [
+        (one.id, next((value for key, value in one.attributes if key == name), None))
+        for one in document.entities
+    ]
+    said = [(own, value or name) for own, value in found if value is not None]
+    relations = (Relation(f"R{n}", kind, own, own) for n, (own, kind) in enumerate(said, 1))
+    rest = tuple(pair for pair in document.attributes if pair[0] != PAIR)
+    return replace(document, relations=tuple(relations), attributes=rest)
+
+
+def relations_as_attributes(document: Document, name: str, said: Document) -> Document:
+    """The document with that attribute of its entities as the relations of `said` have it."""
+    values = {one.head: "" if one.type == name else one.type for one in said.relations}
+    entities = []
+    for one in document.entities:
+        rest = tuple(pair for pair in one.attributes if pair[0] != name)
+        new = ((name, values[one.id]),) if one.id in values else ()
+        entities.append(replace(one, attributes=(*rest, *new)))
+    return replace(document, entities=tuple(entities))
+
+
 # --- Pairs that a document asks about -------------------------------------------------------------
 #
 # And the label of a pair without a relation.

@@ -67,6 +67,15 @@ class TestWhichPairs:
         both = Rules(types=only | turned, direction="undirected")
         assert pairs(candidates([document()], both)) == ["ar", "lr"]
 
+    def test_each_entity_alone(self):
+        drugs = Rules(types=frozenset({("Drug", "Drug")}), alone=True)
+        found = candidates([document(("absent", "a", "a"), ("absent", "r", "r"))], drugs)
+        assert pairs(found) == ["aa", "ll", "mm"]
+        assert (labels(found), kinds(found.problems)) == ({"aa": "absent"}, ["relation-types"])
+        assert type_pairs([document(("absent", "r", "r"))]) == {("Effect", "Effect")}
+        both = document(("absent", "r", "r"), ("causes", "a", "r"))
+        assert type_pairs([both]) == {("Drug", "Effect")}  # no pair of two effects is asked about
+
     def test_sentences_between(self):
         rules = [Rules(direction="undirected", max_sentences=n) for n in (0, 1, 2, None)]
         assert [len(pairs(candidates([document()], one))) for one in rules] == [3, 7, 10, 10]

@@ -83,6 +83,13 @@ def test_entities_are_wrapped_and_blinded() -> None:
     )
 
 
+def test_an_entity_that_is_a_pair_with_itself_is_blinded_once() -> None:
+    one = example("no [{bad rash}] here", tail_type="Drug")
+    assert shown(one) == "[CLS] no <e1> <e2> Drug </e2> </e1> here [SEP]"
+    other = example("no [{bad rash}] here")
+    assert shown(other) == "[CLS] no <e1> <e2> bad rash </e2> </e1> here [SEP]"
+
+
 def test_the_tail_may_come_first_and_touch_the_head() -> None:
     assert shown(example("{rash}[pill]")) == "[CLS] <e2> Disease </e2> <e1> Drug </e1> [SEP]"
 

@@ -62,12 +62,14 @@ class Rules:
         max_sentences: how many ends of sentences may lie between the two; 0: one sentence; None:
             any number.
         max_tokens: how many tokens may lie between the two; None: any number.
+        alone: look at each entity by itself, as a pair with itself, instead: what is said of it.
     """
 
     types: frozenset[Types] | None = None
     direction: Literal["directed", "undirected"] = "directed"
     max_sentences: int | None = 0
     max_tokens: int | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +114,27 @@ def candidates(documents: Sequence[Document], rules: Rules | None = None) -> Can
 
 
 def type_pairs(documents: Iterable[Document]) -> frozenset[Types]:
-    """The (head type, tail type) of all relations; for concepts, those of all their mentions."""
+    """The (head type, tail type) of all relations; for concepts, those of all their mentions.
+
+    Those of entities with themselves count only if there are no others (`Rules.alone`).
+    """
     pairs: set[Types] = set()
+    alone: set[Types] = set()
     for document in documents:
         kinds = {entity.id: entity.type for entity in document.entities}
         for relation in document.relations:
             if relation.type != NO_RELATION:
-                ends = _mention_pairs(document, relation)
-                pairs.update((kinds[head], kinds[tail]) for head, tail in ends)
-    return frozenset(pairs)
+                for head, tail in _mention_pairs(document, relation):
+                    (alone if head == tail else pairs).add((kinds[head], kinds[tail]))
+    return frozenset(pairs or alone)
 
 
 def _mention_pairs(document: Document, relation: Relation) -> list[Pair]:
-    """The ids of the mentions that a relation is between, head first; none to itself."""
+    """The ids of the mentions that a relation is between, head first."""
     if relation.level == "entity":
         names = {entity.id for entity in document.entities}
         known = relation.head in names and relation.tail in names
-        return [(relation.head, relation.tail)] if known and relation.head != relation.tail else []
+        return [(relation.head, relation.tail)] if known else []
     heads = [one.id for one in document.entities if relation.head in one.concepts]
     tails = [one.id for one in document.entities if relation.tail in one.concepts]
     return [(head, tail) for head in heads for tail in tails if head != tail]
@@ -173,6 +179,10 @@ class _Pairs:
             )
             return
         ordered = sorted(self.places.values(), key=lambda place: place.entity.fragments)
+        if self.rules.alone:
+            for place in ordered:
+                yield from self._orders(place.entity, place.entity)[:1]
+            return
         for position, one in enumerate(ordered):
             for other in ordered[position + 1 :]:
                 if self._beyond(one, other):
@@ -245,7 +255,7 @@ class _Pairs:
         """Why no pair covers a relation."""
         if taken:
             kind, why = "several-relations", "the pair has another relation, which is kept"
-        elif not mentions and relation.head == relation.tail:
+        elif relation.head == relation.tail and not self.rules.alone:
             kind, why = "relation-to-itself", "head and tail are one"
         elif not mentions:
             kind, why = "relation-without-mention", "head or tail is no mention of the text"

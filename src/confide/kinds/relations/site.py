@@ -35,7 +35,13 @@ from confide.scoring import RelationCounts, count_relations, micro, sum_relation
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS, TaskName
-from confide.text.document import NO_RELATION, Document
+from confide.text.checking import retag
+from confide.text.document import (
+    NO_RELATION,
+    Document,
+    attributes_as_relations,
+    relations_as_attributes,
+)
 from confide.training.weights import load_weights, trained
 
 # --- A public set of relation examples
@@ -211,6 +217,10 @@ class PairSpec(protocol.ModelSpec):
 class RelationSpec(PairSpec):
     """The form of a relation classifier."""
 
+    attribute: str = carries(
+        "attribute of entities that is learnt in place of relations", before="", start=str
+    )
+
     private: ClassVar[Sequence[str]] = ("relation",)
     head: ClassVar[str] = "relation"
     slope: ClassVar[str] = "relation.weight"
@@ -219,7 +229,8 @@ class RelationSpec(PairSpec):
     @classmethod
     def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
         """The values of the form that the settings alone decide."""
-        return settled_pairs(run, encoder=True, pool=run.classifier.pool)
+        settled = settled_pairs(run, encoder=True, pool=run.classifier.pool)
+        return {**settled, "attribute": run.pairs.attribute}
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own classifier; with `types`, of its own relations only."""
@@ -389,6 +400,7 @@ def rules_of(memory: PairSpec) -> batches.Rules:
         direction=memory.direction,  # type: ignore[arg-type]
         max_sentences=None if memory.max_sentences == ANY else memory.max_sentences,
         max_tokens=None if memory.max_tokens == ANY else memory.max_tokens,
+        alone=isinstance(memory, RelationSpec) and memory.attribute != "",
     )
 
 
@@ -729,10 +741,9 @@ def _pair(
 class RelationExtractor:
     """A trained relation classifier, and the pairs it considers.
 
-    With `wanted`, it decides between these relations and none alone.
+    With `wanted`, it decides between these relations and none alone. If it has learnt an
+    `attribute` of entities, that is what it gives documents, and their relations stay.
     """
-
-    finds: ClassVar[Literal["relations"]] = "relations"
 
     trainer: RelationTrainer
     model: RelationClassifier
@@ -740,6 +751,16 @@ class RelationExtractor:
     types: tuple[str, ...]
     calibrator: Calibrator = AS_IS
     wanted: frozenset[str] | None = None
+
+    @property
+    def attribute(self) -> str:
+        """The attribute of entities that it has learnt; "" if it has learnt relations."""
+        return str(self.trainer.form.attribute)
+
+    @property
+    def finds(self) -> Literal["relations", "attributes"]:
+        """What it gives documents."""
+        return "attributes" if self.attribute else "relations"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -758,8 +779,27 @@ class RelationExtractor:
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with the relations that the model finds between their entities.
 
-        A relation's confidence is its probability. Existing relations are replaced.
+        A relation's confidence is its probability. Existing relations, or values of the attribute,
+        are replaced. An entity of a type that the model does not know is read as one of the only
+        type that has the attribute, if it is the only one.
         """
+        if not self.attribute:
+            return self._related(documents)
+        own = sorted(head for head, _ in self.rules.types or ())
+        found = {entity.type for document in documents for entity in document.entities}
+        names = {
+            name: batches.known_type(name, self.types) or (own[0] if len(own) == 1 else name)
+            for name in found - {*self.types}
+        }
+        plain = [attributes_as_relations(one, self.attribute) for one in documents]
+        read = self._related(retag(plain, names)[0])
+        return [
+            relations_as_attributes(one, self.attribute, said)
+            for one, said in zip(documents, read, strict=True)
+        ]
+
+    def _related(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents with the relations found; of an attribute, those of entities alone."""
         found = batches.candidates([replace(one, relations=()) for one in documents], self.rules)
         made = batches.with_relations(documents, found.examples, self.probabilities(found.examples))
         return protocol.calibrated(made, self.calibrator, of="relations")
@@ -770,7 +810,7 @@ class RelationExtractor:
         """Score the model, without relations that no site looked for."""
         if self.wanted is not None:
             documents = among_relations(documents, [], self.wanted)
-        predicted = self(documents)
+        predicted = self._related(documents)
         if looked_for is not None:
             predicted = among_relations(predicted, documents, looked_for)
         return relation_report(documents, predicted, self.rules)
@@ -841,4 +881,5 @@ class RelationKind(protocol.Kind):
             run, replies.values(), digest=server.digest, pool=own.pool, public=public or ()
         )
         types = {site: reply.relations for site, reply in replies.items()}
-        return protocol.Agreed(RelationSpec(**pairs), sorted(types), types=types)
+        form = RelationSpec(**pairs, attribute=run.pairs.attribute)
+        return protocol.Agreed(form, sorted(types), types=types)
