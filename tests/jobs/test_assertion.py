@@ -131,6 +131,35 @@ def test_it_stands_behind_a_recogniser_in_a_chain_and_its_release_too(
             load(both)
 
 
+@pytest.mark.slow
+def test_methods_for_relations_train_it_as_it_is(tmp_path: Path) -> None:
+    """Weights, predictions of a public set, a layer of each site's own, completed labels, noise."""
+    public = {"files": write_notes(tmp_path / "public", "public", 20)}
+    noise = {"unit": "document", "delta": 1e-3, "noise": 0.5, "clip": 1.0}
+    names = {"types": ["problem", "treatment"], "relations": sorted(SAID.values())}
+    ways: dict[str, dict[str, Any]] = {
+        "feded": {"public": public},
+        "fedner": {},
+        "pseudo-complete": {},
+        "pooled": {},
+        "dp-fedsgd": {
+            "privacy": noise,
+            "data": {**names, "language": "en"},
+            "pairs": {"attribute": "assertion", "types": [["problem", "problem"]]},
+        },
+    }
+    for method, more in ways.items():
+        given = settings(tmp_path / method, method=method, rounds=2, **more)
+        result = run(given, out=tmp_path / method / "run")
+        found = RunFolder(result.folder).result().scores.overall
+        assert found["micro"]["support"] == 24, method
+        note = Document("n", "took nausea .", (Entity("T1", "problem", ((5, 11),)),))
+        (said,) = predict(result.folder, [note])
+        assert said.relations == () and {key for key, _ in said.entities[0].attributes} <= {
+            "assertion"
+        }, method
+
+
 @each(("changes", "error", "match"), [
     ({"task": "ner"}, SettingsError, 'pairs.attribute is for task = "re"'),
     ({"pairs": {"attribute": "polarity"}}, DataError, "has the attribute 'polarity'"),

@@ -14,6 +14,7 @@ import pytest
 from confide.errors import Note
 from confide.text.context import PRESENT, VALUES, ContextRules, _cues, _rules, _table
 from confide.text.document import Document, Entity, Sentence
+from confide.text.segment import language_of
 
 SHORT = {"absent": "absent", "possible": "possible", "if": "hypothetical", "past": "historical",
          "other": "associated_with_someone_else", "present": PRESENT}  # fmt: skip
@@ -62,6 +63,41 @@ History of present illness: [chest pain:present] since Monday.
 The patient presents with a two day history of [dyspnoea:present].
 """
 
+OTHERS = {
+    "fr": """
+Pas de [fièvre:absent] ni de [toux:absent], mais la patiente présente une [éruption:present].
+La patiente n'a pas d'[antécédent allergique:absent].
+Le patient nie toute [douleur:absent].
+L'[embolie:absent] a été éliminée par le scanner.
+[Pneumonie:possible] probable de la base droite.
+Le tableau est en faveur d'une [appendicite:possible].
+Une [embolie:possible] ne peut être exclue.
+Le scanner est fait pour éliminer une [fracture:possible].
+Revenir aux urgences en cas de [fièvre:if] ou de [vomissements:if].
+La mère du patient avait un [cancer du sein:other] et il a un [diabète:present].
+ANTECEDENTS FAMILIAUX DE [DIABETE:other].
+Le patient a des antécédents d'[infarctus:past] et consulte pour une [dyspnée:present].
+Elle a eu une [fracture:past] il y a trois ans.
+Histoire de la maladie : [douleur thoracique:present] depuis hier.
+""",
+    "es": """
+Sin [fiebre:absent] ni [tos:absent], pero la paciente presenta una [erupción:present].
+El paciente no refiere [dolor torácico:absent].
+Niega [náuseas:absent], [vómitos:absent] o [diarrea:absent].
+Se ha realizado un TAC y la [embolia:absent] ha sido descartada.
+Posible [neumonía:possible] en la base derecha.
+El cuadro es sugestivo de [apendicitis:possible].
+No se puede descartar una [fractura:possible].
+Acudir a urgencias en caso de [fiebre:if] o [dolor:if].
+La madre del paciente tuvo un [cáncer de mama:other] y la paciente tiene [diabetes:present].
+Antecedentes familiares de [ictus:other].
+El paciente tiene antecedentes de [infarto:past] y acude por [disnea:present].
+Tuvo una [fractura:past] hace tres años.
+Paciente con [asma:past] previa.
+""",
+}
+"""Sentences of other languages, one document each; the language is told by all together."""
+
 
 def marked(line: str) -> tuple[Document, list[str]]:
     """The document of a line, and the value of each of its entities."""
@@ -76,7 +112,7 @@ def marked(line: str) -> tuple[Document, list[str]]:
     return Document("a", text, tuple(entities)), values
 
 
-def values(document: Document, rules: ContextRules | None = None) -> list[str]:
+def values_of(document: Document, rules: ContextRules | None = None) -> list[str]:
     (found,) = (rules or ContextRules())([document])
     return [one.said("assertion") for one in found.entities]
 
@@ -86,35 +122,46 @@ def test_sentences_written_by_hand() -> None:
     wrong = {
         line: found
         for line, (document, wanted) in ((line, marked(line)) for line in lines)
-        if (found := values(document)) != wanted
+        if (found := values_of(document)) != wanted
     }
     assert len(lines) >= 40 and wrong == {}
+
+
+def test_other_languages() -> None:
+    for language, lines in OTHERS.items():
+        documents, wanted = zip(*map(marked, lines.strip().splitlines()), strict=True)
+        assert language_of(one.text for one in documents) == language
+        for document, values in zip(ContextRules()(documents), wanted, strict=True):
+            found = [one.said("assertion") for one in document.entities]
+            assert found == values, document.text
+    short, wanted = marked("Pas de [fièvre:absent].")  # too short to tell
+    assert values_of(short, ContextRules(language="fr")) == wanted != values_of(short)
 
 
 def test_tokens_apart_and_upper_case_change_nothing() -> None:
     """A corpus in columns has a blank before each mark, and some notes are in capitals."""
     for line in SENTENCES.strip().splitlines():
         document, wanted = marked(re.sub(r"(?<=[\w\]])([.,;:?])(?=\s|$)", r" \1", line))
-        assert values(document) == wanted, document.text
+        assert values_of(document) == wanted, document.text
         upper = Document("a", document.text.upper(), document.entities)
-        assert values(upper) == wanted or "?" in line, upper.text
+        assert values_of(upper) == wanted or "?" in line, upper.text
     document, wanted = marked("He does n't have [nausea:absent] .")
-    assert values(document) == wanted
+    assert values_of(document) == wanted
 
 
 def test_a_trigger_reaches_to_the_end_of_its_sentence_and_six_words_back() -> None:
     document, _ = marked("No [fever:absent]. [Cough:present] today.")
-    assert values(document) == ["absent", PRESENT]
+    assert values_of(document) == ["absent", PRESENT]
     joined = Document("a", document.text, document.entities, sentences=(Sentence(0, 24, ()),))
-    assert values(joined) == ["absent", "absent"]
+    assert values_of(joined) == ["absent", "absent"]
     for words, value in ((6, "absent"), (7, PRESENT)):
         document, _ = marked(f"[Rash:absent] {'word ' * words}was ruled out.")
-        assert values(document) == [value]
+        assert values_of(document) == [value]
 
 
 def test_what_is_not_wanted_is_not_looked_at() -> None:
     document, _ = marked("History of [asthma:past], no [fever:absent].")
-    assert values(document, ContextRules().only(["absent", "present"])) == [PRESENT, "absent"]
+    assert values_of(document, ContextRules().only(["absent", "present"])) == [PRESENT, "absent"]
 
 
 def test_other_attributes_stay_and_an_old_assertion_goes() -> None:
@@ -131,7 +178,7 @@ def test_text_in_a_language_without_rules_gets_no_assertion() -> None:
     said = (("assertion", "absent"),)
     document = Document("a", text, (Entity("T1", "problem", ((22, 28),), attributes=said),))
     with pytest.warns(Note, match="language 'it'"):
-        assert values(document) == [""]
+        assert values_of(document) == [""]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ContextRules()([Document("b", text)]) == [Document("b", text)]
@@ -156,5 +203,5 @@ def test_hostile_text_takes_no_longer_than_it_is() -> None:
     mention = tuple(Entity(f"T{n}", "x", ((7 * n, 7 * n + 1),)) for n in range(2_000))
     for text in ("x no , " * 2_000, "x" + " " * 14_000, "no" + " " * 14_000 + "of", "n ' " * 3_500):
         before = time.process_time()
-        values(Document("a", text, mention, sentences=(Sentence(0, len(text), ()),)))
+        values_of(Document("a", text, mention, sentences=(Sentence(0, len(text), ()),)))
         assert time.process_time() - before < 2

@@ -32,7 +32,7 @@ from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS, Task, TaskName
 from confide.text.context import ContextRules
 from confide.text.document import PAIR, Document
-from confide.text.segment import Splitting, WordsCut, into_sentences
+from confide.text.segment import AUTO, Splitting, WordsCut, into_sentences
 from confide.training.batches import only
 from confide.training.devices import in_int8
 
@@ -346,7 +346,7 @@ def open_models(
     folders = _by_task([path for path in paths if path not in rules]) if rules != paths else {}
     entities: EntityExtractor | None = None
     relations: RelationExtractor | BagExtractor | None = None
-    attributes: RelationExtractor | ContextRules | None = ContextRules() if rules else None
+    attributes: RelationExtractor | ContextRules | None = None
     annotated: frozenset[str] | None = None
     tables: list[SiteTable | SplitTable] = []
     splitting, words_cut = Splitting(), WordsCut()
@@ -368,6 +368,8 @@ def open_models(
             splitting = released_splitting(folder.path)
         else:
             splitting = common_splitting(folder.settings(), table)
+    if rules:
+        attributes = ContextRules(language=splitting.language.replace(AUTO, ""))
     models = Models(
         entities,
         relations,
@@ -445,7 +447,7 @@ def _has_attribute(folder: HeldFolder, task: Task) -> bool:
         return False
     if kind is None:
         return folder.settings().pairs.attribute != ""
-    return released(kind, folder.path).attribute != ""
+    return bool(released(kind, folder.path).attribute)
 
 
 def _opened(

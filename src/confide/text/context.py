@@ -1,4 +1,4 @@
-"""Whether a mention holds of the patient, now: ConText's rules over the words around it.
+"""Assertions by ConText's rules: the words around a mention tell if it is absent, or possible.
 
 Harkema, Dowling, Thornblade & Chapman, "ConText: An algorithm for determining negation,
 experiencer, and temporal status from clinical reports", J Biomed Inform 42 (2009), which goes on
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 import warnings
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -42,7 +43,7 @@ _GIVES_WAY = frozenset(("possible", "absent", "historical"))
 _START = re.compile(r"(?<!\w)\w|n(?=\s*['’]\s*t\b)|[^\w\s]", re.IGNORECASE)
 _PIECE = re.compile(r"\{(\w+)\}|([()|])|(#)|(\w+)|(\s+)|(.)")
 _LIST = re.compile(r"\{(\w+)\}")
-_NEW = re.compile(r"(?:,|\band)\s*$")
+_NEW = re.compile(r"(?:,|\b(?:and|et|y))\s*$", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 
 
@@ -87,6 +88,7 @@ def _rules(language: str) -> dict[str, _Rules]:
     """The rules of a language of the table, by the first character of their phrases."""
     table = _table()[language]
     lists = {name: "|".join(words.split()) for name, words in table["lists"].items()}
+    either = {name: "|".join(map(_either, words.split())) for name, words in table["lists"].items()}
     said: defaultdict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for value in VALUES:
         for way, phrases in table[value].items():
@@ -101,15 +103,26 @@ def _rules(language: str) -> dict[str, _Rules]:
     for phrase in sorted(said, key=lambda one: (-len(one.split()), -len(one))):
         opening = _LIST.sub(lambda one: f"({lists[one[1]]})", phrase)
         words = opening[1:].partition(")")[0].split("|") if opening[0] == "(" else [opening]
-        for first in {word[0].lower() for word in words}:
+        for first in {first for word in words for first in (word[0], _bare(word[0]))}:
             firsts[first].append(phrase)
     return {
         first: _Rules(
-            re.compile("|".join(f"({_pattern(one, lists)})" for one in phrases), re.IGNORECASE),
+            re.compile("|".join(f"({_pattern(one, either)})" for one in phrases), re.IGNORECASE),
             tuple({way: frozenset(said[one][way]) for way in _WAYS} for one in phrases),
         )
         for first, phrases in firsts.items()
     }
+
+
+def _bare(letter: str) -> str:
+    """The letter without its accent."""
+    return unicodedata.normalize("NFD", letter)[0]
+
+
+def _either(word: str) -> str:
+    """The pattern of a word, each of whose accents may be missing."""
+    found = (one if _bare(one) == one else f"[{one}{_bare(one)}]" for one in word)
+    return "".join(found).replace("'", r"\s*['’]\s*")
 
 
 def _pattern(phrase: str, lists: Mapping[str, str]) -> str:
@@ -126,7 +139,9 @@ def _pattern(phrase: str, lists: Mapping[str, str]) -> str:
         elif blank:
             parts.append(r"\s+")
         else:
-            parts.append(word or (r"\s*['’]\s*" if mark == "'" else rf"\s*{re.escape(mark)}\s*"))
+            parts.append(
+                _either(word) or (r"\s*['’]\s*" if mark == "'" else rf"\s*{re.escape(mark)}\s*")
+            )
     whole = "".join(parts).removeprefix(r"\s*").removesuffix(r"\s*")
     if not phrase.startswith("n't") and re.match(r"[\w({]", phrase):
         whole = rf"(?<!\w){whole}"
@@ -139,7 +154,8 @@ def _pattern(phrase: str, lists: Mapping[str, str]) -> str:
 class ContextRules:
     """Gives each entity of a document the attribute "assertion": "present" or one of `VALUES`.
 
-    With `wanted`, triggers of other values are not looked at.
+    With `wanted`, triggers of other values are not looked at. Text is in the `language`, or in what
+    it tells itself.
     """
 
     finds: ClassVar[Literal["attributes"]] = "attributes"
@@ -147,20 +163,23 @@ class ContextRules:
     labels: ClassVar[tuple[str, ...]] = (PRESENT, *VALUES)
 
     wanted: frozenset[str] = frozenset(VALUES)
+    language: str = ""
 
     def only(self, labels: Sequence[str]) -> ContextRules:
         """Restrict the rules to these values."""
-        return ContextRules(frozenset(labels))
+        return replace(self, wanted=frozenset(labels))
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with their entities' assertions, in place of those they had.
 
         Text that is in a language without rules gets none, with a Note.
         """
-        common = language_of(one.text for one in documents) or "en"
+        common = language_of(one.text for one in documents)
         found = []
         for document in documents:
-            language = language_of([document.text]) or common
+            language = self.language or language_of([document.text])
+            if language not in _table():  # what one short text tells may be wrong
+                language = common or language or "en"
             values = [""] * len(document.entities)
             if language in _table():
                 values = list(self._values(document, language))

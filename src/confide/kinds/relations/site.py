@@ -759,7 +759,7 @@ class RelationExtractor:
 
     @property
     def finds(self) -> Literal["relations", "attributes"]:
-        """What it gives documents."""
+        """The part of documents that it gives."""
         return "attributes" if self.attribute else "relations"
 
     @property

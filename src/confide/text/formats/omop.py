@@ -303,8 +303,8 @@ _TERM = {
     "absent": ("N", None), "hypothetical": ("N", None), "conditional": ("N", None),
     "associated_with_someone_else": ("N", None),
 }  # fmt: skip
-"""What `term_exists` and `term_temporal` are by an entity's assertion: whether the patient has it
-or had it, and when. Neither Y nor N is known of what is possible."""
+"""The values of `term_exists` and `term_temporal` by an entity's assertion: whether the patient has
+or had it, and when. Of what is possible neither Y nor N is known."""
 _SUFFIXES = {".sqlite": "sqlite", ".db": "sqlite", ".duckdb": "duckdb"}
 _AT_ONCE = 1000
 Concepts = Mapping[str, int]
