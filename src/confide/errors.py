@@ -127,7 +127,7 @@ class DeviceError(ConfideError):
 
 
 class LockedKeyError(KeyFileError):
-    """A key is encrypted, and its passphrase is wrong or missing."""
+    """A key is encrypted and its passphrase wrong or missing, or a secret's file is unsafe."""
 
 
 # --- the wall between sites and server --------------------------------------------------

@@ -78,7 +78,7 @@ def passphrase_for(path: Path, *, ask: bool = True) -> bytes:
     With `ask=False` the terminal is not used. Raises LockedKeyError if there is none.
     """
     if named := os.environ.get(VARIABLE):
-        return _from_file(Path(named))
+        return secret_in(Path(named), "passphrase", where=f"{VARIABLE}={named}")
     if not ask:
         raise _unasked(_SHUT, path)
     return _usable(_asked(f"Passphrase of {path}: ", path, otherwise=_SHUT), where=str(path))
@@ -90,7 +90,8 @@ def new_passphrase_for(path: Path) -> bytes:
     Raises LockedKeyError: none, shorter than 12 letters, or different the second time.
     """
     if named := os.environ.get(VARIABLE):
-        passphrase, where = _from_file(Path(named)), named
+        where = f"{VARIABLE}={named}"
+        passphrase = secret_in(Path(named), "passphrase", where=where)
     else:
         where = str(path)
         typed = _asked(f"New passphrase of {path}: ", path, otherwise=_NONE)
@@ -125,11 +126,13 @@ def _unasked(what: str, path: Path) -> LockedKeyError:
     return LockedKeyError(what, where=str(path), fix=_SET)
 
 
-def _from_file(path: Path) -> bytes:
-    """The passphrase in a file that only this user can read. Raises LockedKeyError."""
-    where = f"{VARIABLE}={path}"
+def secret_in(path: Path, what: str, *, where: str) -> bytes:
+    """The secret in a file that only this user can read: one line of text.
+
+    `what` it is, and `where` the file was named, are for the error. Raises LockedKeyError.
+    """
     no_file = LockedKeyError(
-        "this is not a passphrase file", expected="a file with one line of text", where=where
+        f"this is not a {what} file", expected="a file with one line of text", where=where
     )
     try:
         with open_regular(path) as file:
@@ -138,31 +141,31 @@ def _from_file(path: Path) -> bytes:
         raise no_file from None
     except OSError as error:
         raise LockedKeyError(
-            f"the passphrase file cannot be read ({error.strerror})",
+            f"the {what} file cannot be read ({error.strerror})",
             where=where,
-            fix=f"set {VARIABLE} to a file that exists and that this user can read",
+            fix="name a file that exists and that this user can read",
         ) from None
     if len(data) > 4096:
         raise no_file
     if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid not in (os.geteuid(), 0):
         raise LockedKeyError(
-            "others can read the passphrase file",
+            f"others can read the {what} file",
             expected="mode 0600, and this user as its owner",
             got=f"mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}",
             where=where,
-            fix="chmod 600 it; if others may have read it, choose another passphrase",
+            fix=f"chmod 600 it; if others may have read it, choose another {what}",
         )
     text = data.decode("utf-8", "replace")
-    return _usable(text.removesuffix("\n").removesuffix("\r"), where=where)
+    return _usable(text.removesuffix("\n").removesuffix("\r"), what, where=where)
 
 
-def _usable(text: str, *, where: str) -> bytes:
-    """A passphrase as it enters the key, the same from every keyboard (NFC)."""
+def _usable(text: str, what: str = "passphrase", *, where: str) -> bytes:
+    """A secret as it is used, the same from every keyboard (NFC). Raises LockedKeyError."""
     if not text:
-        raise LockedKeyError("the passphrase is empty", where=where)
+        raise LockedKeyError(f"the {what} is empty", where=where)
     if "\ufffd" in text or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
         raise LockedKeyError(
-            "this is not a passphrase",
+            f"this is not a {what}",
             expected="one line of UTF-8 without control characters",
             where=where,
         )

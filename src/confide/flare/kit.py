@@ -33,6 +33,7 @@ from cryptography import x509
 from pydantic import AfterValidator, BaseModel, Field, Strict, TypeAdapter, ValidationError
 
 from confide.errors import (
+    ConfideError,
     EngineError,
     GuardError,
     KitError,
@@ -43,8 +44,9 @@ from confide.errors import (
 )
 from confide.federation.messages import MOST_BYTES
 from confide.files import Tree, decode_json, file_bytes, file_text, plain_name, write_atomically
+from confide.flare.proxies import tunnel
 from confide.settings.reading import expected
-from confide.settings.sitefile import LauncherTable
+from confide.settings.sitefile import LauncherTable, Proxy
 from confide.settings.toml import read_toml
 
 
@@ -569,24 +571,30 @@ def expiry_message(kit: Kit) -> str:
     )
 
 
-def connection_problem(kit: Kit) -> str:
-    """A sentence on what keeps this kit from its server; "" if the server answers."""
-    at = f"{kit.host}:{kit.port}"
+def connection_problem(kit: Kit, proxy: Proxy | None = None) -> str:
+    """A sentence on what keeps this kit from its server; "" if the server answers.
+
+    Knocks through the `proxy` if the site has one.
+    """
+    at = f"{kit.host}:{kit.port}" + (f" (through the proxy at {proxy.at})" if proxy else "")
     try:
-        raw = socket.create_connection((kit.host, kit.port), timeout=SECONDS)
+        raw = _reached(kit, proxy)
     except socket.gaierror:
         return f"this machine cannot resolve the server's name, {kit.host}"
     except OSError as error:
         return f"no server answers at {at} ({error.strerror or 'no answer in time'})"
+    except ConfideError as error:  # of the proxy
+        return str(error)
     with raw:
         try:
-            return _greeting(kit, raw)
+            return _greeting(kit, raw, at)
         except ssl.SSLCertVerificationError as error:
-            said = "is not from this consortium"
             if "expired" in error.verify_message:
                 said = "has expired, by the clock of this machine"
             elif "not yet valid" in error.verify_message:
                 said = "is not valid yet, by the clock of this machine: set the clock"
+            else:
+                said = f"is not from this consortium{_issued(kit, proxy)}"
             return f"something answers at {at}, but its certificate {said}"
         except TimeoutError:
             return f"something answers at {at}, but too slowly"
@@ -594,18 +602,53 @@ def connection_problem(kit: Kit) -> str:
             return _refused(at)
 
 
-def _greeting(kit: Kit, raw: socket.socket) -> str:
+def _reached(kit: Kit, proxy: Proxy | None) -> socket.socket:
+    """A connection to the server's port. Raises OSError; EngineError, LockedKeyError of a proxy."""
+    if proxy is None:
+        return socket.create_connection((kit.host, kit.port), timeout=SECONDS)
+    return tunnel(proxy, kit.host, kit.port)
+
+
+def _greeting(kit: Kit, raw: socket.socket, at: str) -> str:
     """Connect with TLS; "" if the server answers and lets us in, else what is wrong."""
-    at = f"{kit.host}:{kit.port}"
     context = ssl.create_default_context(cafile=str(kit.root))
     context.check_hostname = False  # the kit says which name the server has, below
     context.load_cert_chain(kit.certificate, kit.key)
-    with context.wrap_socket(raw, server_hostname=kit.host) as tls:
+    raw.settimeout(SECONDS)
+    try:
+        greeted = context.wrap_socket(raw, server_hostname=kit.host)
+    except (ssl.SSLError, ConnectionError) as error:
+        why = getattr(error, "reason", None) or ""
+        if isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in why:
+            raise
+        return (
+            f"the connection to {at} breaks off before a certificate is shown; if the server runs,"
+            f" ask the network team to let TLS to {kit.host}:{kit.port} pass unopened"
+        )
+    with greeted as tls:
         subject = (tls.getpeercert() or {}).get("subject", ())
         if ("commonName", kit.identity) not in [pair for group in subject for pair in group]:
             return f"something answers at {at}, but it is not the server"
         tls.sendall(b"GET / HTTP/1.0\r\n\r\n")
         return "" if tls.recv(1) else _refused(at)
+
+
+def _issued(kit: Kit, proxy: Proxy | None) -> str:
+    """Who issued the certificate that is shown in place of the server's, and what to do."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with _reached(kit, proxy) as raw:
+            raw.settimeout(SECONDS)
+            with context.wrap_socket(raw, server_hostname=kit.host) as tls:
+                shown = x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b"")
+        issuer = printable(shown.issuer.rfc4514_string())
+    except (OSError, ValueError, ConfideError):
+        return ""
+    return (
+        f"; its issuer is {issuer}. If that is your own network's, it opens TLS: ask the network"
+        f" team to let connections to {kit.host}:{kit.port} pass unopened"
+    )
 
 
 def _refused(at: str) -> str:

@@ -18,6 +18,7 @@ from confide.flare import agreements
 from confide.flare.joining import check_guards, check_suited, run_steps, wire_digest, wire_of
 from confide.flare.kit import Kit
 from confide.flare.peers import open_signer
+from confide.flare.proxies import credentials
 from confide.flare.site import as_site_table
 from confide.flare.status import read_agreements, read_site_file, site_file
 from confide.methods import method_named
@@ -65,6 +66,8 @@ def setup_site(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
             got=repr(site.name),
         )
     read_key(Path(site.key))
+    if site.way_out is not None:
+        credentials(site.way_out)
     with os_errors_as(
         ConfideError,
         "the site's memory folder cannot be made or closed to others",

@@ -18,10 +18,13 @@ The site's agreements are in a file beside it (`confide.settings.sitefile`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import unquote
 
 from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, model_validator
 
@@ -106,7 +109,8 @@ class SiteFile(tables.SiteTable):
 
     `compared`: take part only if the fingerprints of server and lead have been compared.
     `colluding`: how many sites of a secure sum may be in league with the server, whatever the lead
-    says; unless it is named, a third of them, rounded up, less one, and at least one. `device`,
+    says; unless it is named, a third of them, rounded up, less one, and at least one. `proxy` is
+    the site's only way to the server, if its network has no other (`parse_proxy`). `device`,
     `precision` and `micro_batch_size` say where and how this site computes, whatever the run's
     settings say; `launcher` what starts the process of a run.
     """
@@ -116,12 +120,73 @@ class SiteFile(tables.SiteTable):
     memory: Annotated[str, tables.PATH] = "memory"
     compared: bool = False
     colluding: tables.Positive | None = None
+    proxy: str | None = None
+    proxy_password_file: Annotated[str | None, tables.PATH] = None
     device: tables.Device = "cpu"
     precision: tables.Precision = "auto"
     micro_batch_size: tables.NotNegative = 0
     launcher: LauncherTable = LauncherTable()
     guards: SiteGuards = SiteGuards()
     consent: Annotated[dict[str, ConsentTable], Field(default_factory=dict)]
+
+    @property
+    def way_out(self) -> Proxy | None:
+        """The proxy, if the site has one. Raises SettingsError."""
+        if self.proxy is None and self.proxy_password_file is None:
+            return None
+        return parse_proxy(self.proxy, self.proxy_password_file)
+
+
+_PROXY = re.compile(
+    r"http://(?:(?P<user>[A-Za-z0-9._~!$&'()*+,;=%\\-]{1,256})@)?"
+    r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(?P<port>[1-9][0-9]{0,4})/?"
+)
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy between a site and the server, and whom it knows the site as."""
+
+    host: str
+    port: int
+    user: str = ""
+    password_file: Path | None = None
+
+    @property
+    def at(self) -> str:
+        """Its host and port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_proxy(address: object, password_file: object = None) -> Proxy:
+    """The proxy at an address, such as `http://user@proxy.example.org:3128`.
+
+    Raises SettingsError, which never repeats the address: it may hold a password.
+    """
+    text = address if isinstance(address, str) else ""
+    found = _PROXY.fullmatch(text)
+    user = unquote(found["user"] or "") if found else ""
+    if ":" in text.partition("://")[2].rpartition("@")[0] or ":" in user:
+        raise SettingsError(
+            "proxy holds a password",
+            expected="http://user@host:port",
+            fix="write the password alone into a file that only this user can read (chmod 600), and"
+            " name that file with proxy_password_file",
+        )
+    if password_file is not None and (address is None or (found and not user)):
+        raise SettingsError(
+            "proxy_password_file has no user",
+            expected="proxy = http://user@host:port",
+            fix="name the user, or remove proxy_password_file",
+        )
+    if found is None or int(found["port"]) > 65535 or not user.isprintable():
+        raise SettingsError(
+            "proxy is not the address of an HTTP proxy",
+            expected="http://host:port or http://user@host:port",
+            fix="ask the network team which proxy opens connections by CONNECT",
+        )
+    own = Path(password_file) if isinstance(password_file, str) else None
+    return Proxy(found["host"].strip("[]"), int(found["port"]), user, own)
 
 
 def load_site(path: Path) -> SiteFile:
@@ -144,6 +209,8 @@ def parse_site(tree: Mapping[str, object]) -> SiteFile:
         plain["guards"] = _without_old_defaults(guards)
     if schema in (1, 2):
         plain = _renamed(plain, "at_once", "micro_batch_size") | {"schema": SCHEMA}
+    if {"proxy", "proxy_password_file"} & plain.keys():  # pydantic's errors repeat what came
+        parse_proxy(plain.get("proxy"), plain.get("proxy_password_file"))
     try:
         site = SiteFile.model_validate(plain)
     except ValidationError as error:

@@ -267,7 +267,7 @@ def test_a_clock_that_is_set_back_keeps_nobody_connected(founded, monkeypatch):
     site = founded.kit("north")
     assert status(site).connected
     state["at"] = now + 86_400
-    monkeypatch.setattr(processes.kits, "connection_problem", lambda _: "gone")
+    monkeypatch.setattr(processes.kits, "connection_problem", lambda *_: "gone")
     assert not status(site).connected
 
 

@@ -122,6 +122,7 @@ def image_mounts(kit: Path, site: SiteFile) -> list[BindMount]:
     """
     models = Path(os.environ.get("CONFIDE_MODELS", kit))
     read = [*site.train, *site.dev, *site.test, site.key, site.context, site.vectors]
+    read += [site.proxy_password_file]
     read += [str(models)] if not models.is_relative_to(kit) else []
     paths = {Path(os.path.expandvars(one)): "ro" for one in read if one}
     paths = {path: mode for path, mode in paths.items() if path.is_absolute() and path.exists()}

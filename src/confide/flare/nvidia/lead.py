@@ -24,8 +24,10 @@ from confide import files
 from confide.errors import EngineError, RunError, SettingsError, printable
 from confide.federation.events import Event, Watcher, unwatched
 from confide.flare import joining
-from confide.flare.kit import CLASSES, Kit, expiry_message, open_kit
+from confide.flare.kit import CLASSES, Kit, connection_problem, expiry_message, open_kit
+from confide.flare.nvidia.proxied import use_proxy
 from confide.flare.peers import Signer, open_signer
+from confide.flare.proxies import of_environment
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
@@ -267,8 +269,13 @@ def _names(rows: Sequence[object], key: str) -> list[str]:
 
 
 def _connected(kit: Kit, timeout: float) -> Session:
-    """A FLARE session that prints nothing. Raises EngineError if it cannot connect."""
+    """A FLARE session that prints nothing, through the proxy that the environment names, if any.
+
+    Raises EngineError if it cannot connect; SettingsError.
+    """
     session: Any = None
+    if of_environment() is not None:
+        use_proxy()
     try:
         session = Session(str(kit.user), str(kit.path))
         session.api._print_hci = lambda message: None
@@ -288,6 +295,7 @@ def _unreachable(kit: Kit) -> EngineError:
     )
     return EngineError(
         expired or "the server cannot be reached with this kit",
+        got=None if expired else connection_problem(kit, of_environment()) or None,
         where=f"{kit.host}:{kit.port}",
         fix=None if expired else fix,
     )

@@ -31,7 +31,9 @@ from confide.federation.keys import unlock
 from confide.flare import kit as kits
 from confide.flare.kit import HEARTBEAT_TIMEOUT, SERVER, STORE, Kit
 from confide.flare.peers import open_signer
-from confide.settings.sitefile import LauncherTable
+from confide.flare.proxies import ADDRESS, PASSWORD_FILE, credentials, in_environment
+from confide.settings import SiteFile, load_site
+from confide.settings.sitefile import LauncherTable, Proxy
 
 try:
     import psutil
@@ -47,8 +49,11 @@ RUN = (
     "nvflare.private.fed.app.client.worker_process",
     "nvflare.private.fed.app.server.runner_process",
 )
-NOT_PASSED = ("FL_LOG_LEVEL", "NVFL_RESULT_ROOT", "NVFL_LOG_ROOT", "NVFL_AUDIT_ROOT")
-"""Environment variables that would make FLARE write elsewhere, or write more than it should."""
+NOT_PASSED = (
+    "FL_LOG_LEVEL", "NVFL_RESULT_ROOT", "NVFL_LOG_ROOT", "NVFL_AUDIT_ROOT", ADDRESS, PASSWORD_FILE,
+)  # fmt: skip
+"""Environment variables that would make FLARE write elsewhere, or write more than it should; and
+those of a proxy, which a site's own file says."""
 LINK = {
     "NVFLARE_STREAMING_CHUNK_SIZE": str(2**18),
     "NVFLARE_STREAMING_WINDOW_SIZE": str(2**20),
@@ -165,7 +170,10 @@ def status(kit: Kit) -> Status:
     refused = bool(state.get("refused"))  # it ends then, and is started again
     trouble = kits.expiry_message(kit)
     if not trouble and (resident is not None or refused) and not connected:
-        trouble = kits.connection_problem(kit)
+        try:
+            trouble = kits.connection_problem(kit, _own_proxy(kit))
+        except ConfideError as error:
+            trouble = str(error)
     left = kits.expires(kit) - datetime.datetime.now(datetime.UTC)
     since = None if resident is None else resident.create_time()
     heard = state.get("sites", {}) if mine else {}
@@ -223,21 +231,32 @@ def _check(kit: Kit) -> LauncherTable | None:
         raise kits.no_engine()
     if expired := kits.expiry_message(kit):
         raise KitError(expired, where=str(kit.path))
-    settings = kit.path / "local" / "site.toml"
-    if kit.kind != "site" or not settings.exists():
+    site = _own_file(kit)
+    if site is None:
         return None
-    from confide.settings import load_site  # slow to import, and only a site needs it
-
-    try:
-        site = load_site(settings)
-    except ConfideError:
-        return None  # other faults are left to `setup` and to the run
     unlock([Path(site.key)], ask=False)  # a site's processes have no terminal to ask at
+    if site.way_out is not None:
+        credentials(site.way_out)
     if site.launcher.by != "process":
         from confide.flare.nvidia.launchers import check_launcher  # imports much of FLARE
 
         check_launcher(kit, site)
     return site.launcher
+
+
+def _own_file(kit: Kit) -> SiteFile | None:
+    """A site's own file; None before it is set up, and of a server.
+
+    Raises SettingsError: without the file it is not known whether the site has a proxy.
+    """
+    file = kit.path / "local" / "site.toml"
+    return load_site(file) if kit.kind == "site" and file.exists() else None
+
+
+def _own_proxy(kit: Kit) -> Proxy | None:
+    """The site's proxy, if it has one. Raises SettingsError."""
+    site = _own_file(kit)
+    return None if site is None else site.way_out
 
 
 def _check_port(kit: Kit) -> None:
@@ -271,6 +290,9 @@ def _environment(kit: Kit) -> dict[str, str]:
     if kit.kind == SERVER:
         freeing["MALLOC_MMAP_THRESHOLD_"] = "1048576"
     models = {"CONFIDE_MODELS": str(kit.path / MODELS)}
+    proxy = _own_proxy(kit)
+    if proxy is not None:
+        own |= in_environment(proxy)
     return freeing | LINK | models | kept | own
 
 
