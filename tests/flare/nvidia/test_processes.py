@@ -226,7 +226,7 @@ def test_the_probe_names_what_is_wrong(founded):
 def _watched(*events: str, token: str | None = None) -> dict[str, object]:
     """What a site's kit (the folder we are in) says after these events of its process."""
     context = SimpleNamespace(
-        get_engine=lambda: SimpleNamespace(),
+        get_engine=lambda: SimpleNamespace(get_all_job_ids=list),
         get_prop=lambda name: token if name == FLContextKey.CLIENT_TOKEN else None,
     )
     seen = watch.StatusWriter()
