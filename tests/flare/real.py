@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from confide.federation.events import Event
-from confide.flare.kit import Consortium, Kit
+from confide.flare.kit import KITS, Consortium, Kit, open_consortium
 from confide.flare.nvidia import processes
+from confide.flare.nvidia.certificates import accept, approve, ask_to_join
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.lead import LeadRecord, coordinate_run
 from confide.flare.sitekit import agree_to, setup_site
@@ -36,6 +37,16 @@ JOBS = {"worker_process": "site", "runner_process": "server"}
 WIRETAP = Path(__file__).parent / "wiretap"
 
 
+def own_keys(founded: Consortium, kit: Path, name: str) -> Kit:
+    """A site makes its keys and gets its kit, or renews it, as docs/deployment.md says."""
+    asked = ask_to_join(kit, site=name, consortium=founded.name)
+    answer = approve(founded.path, asked.file, compared=True).file
+    assert answer is not None
+    made = accept(kit, answer, compared=True).kit
+    assert made is not None
+    return made
+
+
 class Real:
     """A consortium whose processes run."""
 
@@ -43,9 +54,12 @@ class Real:
         self.folder = folder
         self.names = [site.name for site in settings.site]
         self.port = free_port()
-        self.consortium: Consortium = create_consortium(
-            "trial", sites=self.names, host="localhost", port=self.port, out=folder / "consortium"
+        founded = create_consortium(
+            "trial", sites=(), host="localhost", port=self.port, out=folder / "consortium"
         )
+        for name in self.names:
+            own_keys(founded, founded.path / KITS / name, name)
+        self.consortium: Consortium = open_consortium(founded.path)
         self.gates = folder / "gates"
         self.gates.mkdir()
         self.first = settings

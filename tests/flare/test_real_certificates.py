@@ -21,12 +21,11 @@ from confide.flare import kit as service
 from confide.flare import kit as startup
 from confide.flare.kit import Kit, expires
 from confide.flare.nvidia import consortium as members
-from confide.flare.nvidia.consortium import renew_kit
 from confide.flare.nvidia.lead import LOST
 from confide.flare.nvidia.processes import status
 from confide.runs.run import run
 from contract.corpus import tiny
-from flare.real import Real, running
+from flare.real import Real, own_keys, running
 from flare.residents import stop
 from flare.test_real_runs import same
 from flare.waiting import PATIENCE, until
@@ -48,7 +47,7 @@ def real(tmp_path_factory) -> Iterator[Real]:
 def lasting(real: Real, name: str, seconds: float, out: Path) -> Kit:
     """Another kit of the site; its certificate is good for so long from now, or ended before."""
     made = dataclasses.replace(real.consortium, days=seconds / 86400)
-    members._provision(made, out, names=(name,))
+    members._make_kits(made, out, names=(name,))
     return startup.open_kit(out / name)
 
 
@@ -64,15 +63,10 @@ def ended_now(real: Real, name: str) -> Kit:
 
 
 def renewed(real: Real, name: str) -> Kit:
-    """The site has a new kit, with its own files from the old one, and runs."""
+    """The site renews its certificate, with a key that it makes, and runs again."""
     old = real.kit(name)
     stop(old)
-    away = real.folder / f"old-{name}"
-    shutil.move(old.path, away)
-    kit = renew_kit(real.consortium.path, name)
-    for file in ("site.toml", "consent.toml", "consent-runs.jsonl"):  # as docs/deployment.md says
-        shutil.copy(away / "local" / file, kit.path / "local" / file)
-    shutil.copytree(away / "identity", kit.path / "identity")
+    assert own_keys(real.consortium, old.path, name) == old
     return real.start_one(name)
 
 

@@ -152,7 +152,6 @@ def test_an_address_and_days_are_taken(tmp_path):
 @each(
     ("changed", "said"),
     [
-        ({"sites": []}, "at least one site"),
         ({"sites": ["a", "A"]}, "another site has that name"),
         ({"sites": ["north.ward"]}, "a site cannot have this name"),
         ({"sites": ["../north"]}, "a site cannot have this name"),

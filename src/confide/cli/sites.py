@@ -39,7 +39,7 @@ def _open(path: Path, kind: Literal["server", "site"] | None = None) -> Kit:
 def consortium_init(
     name: str,
     *,
-    sites: list[str],
+    sites: list[str] | None = None,
     host: str,
     port: int = 8002,
     lead: str = "lead",
@@ -47,11 +47,11 @@ def consortium_init(
     days: float = 365,
     passphrase: bool = False,
 ) -> None:
-    """Make a startup kit with mutual TLS for each member.
+    """Make a consortium, with startup kits for the server and the lead.
 
     Options:
         name: The consortium's name.
-        sites (--site NAME): A site's name; repeat for each.
+        sites (--site NAME): For trials: make this site's key and kit too; repeat for each.
         host (HOST): The host where sites reach the server.
         port (PORT): The server's only port.
         lead (NAME): The name of the lead, who starts runs.
@@ -64,20 +64,67 @@ def consortium_init(
 
     secret = new_passphrase_for((out or Path(name)) / ROOT_KEY) if passphrase else None
     made = members.create_consortium(
-        name, sites=sites, host=host, port=port, lead=lead, out=out, days=days, passphrase=secret
+        name,
+        sites=sites or (),
+        host=host,
+        port=port,
+        lead=lead,
+        out=out,
+        days=days,
+        passphrase=secret,
     )
     _show_kits(
         made.kits(),
         f"consortium {made.name}, in {made.path}",
         f"Open TCP port {port} of {host} to the sites and the lead; a site opens none.",
         f"{made.authority} is secret: whoever holds it can let anyone in. Keep it offline, with a"
-        " backup; `confide consortium add` needs it.",
+        " backup; `confide consortium approve` needs it.",
     )
+
+
+@command(consortium, "approve")
+def consortium_approve(folder: Path, file: Path, *, compared: bool = False) -> None:
+    """Certify the key that a site made; the first time, after a telephone call.
+
+    Options:
+        folder: The consortium's folder.
+        file (REQUEST): The site's request.json.
+        compared: The site read this fingerprint to you, and it is the same.
+    """
+    from confide.flare.nvidia import certificates
+
+    found = certificates.approve(folder, file, compared=compared)
+    _show_fingerprints({f"site {found.site}": found.fingerprint, "authority": found.authority})
+    if found.before not in (None, found.fingerprint):
+        screen.say(
+            "This is another key than the one that was approved under this name; certificates of"
+            " that one stay valid until they end."
+        )
+    if found.file is None:
+        screen.say(
+            "Nothing is approved yet. Call the site on a number that you knew before: it reads its"
+            " fingerprint, you read the authority's. If its is the same, repeat with --compared."
+        )
+        return
+    screen.say(f"approved; send this file to the site, by any channel: {found.file}", style="bold")
+
+
+def _show_fingerprints(found: dict[str, str]) -> None:
+    """Show fingerprints as people compare them, in sixteen groups on two lines."""
+    rows = [(name, _in_groups(fingerprint)) for name, fingerprint in found.items()]
+    screen.show(table_of(("", "fingerprint"), rows))
+
+
+def _in_groups(fingerprint: str) -> str:
+    from confide.flare.peers import grouped_fingerprint
+
+    groups = grouped_fingerprint(fingerprint).split()
+    return " ".join(groups[:8]) + "\n" + " ".join(groups[8:])
 
 
 @command(consortium, "add")
 def consortium_add(folder: Path, *, site: str) -> None:
-    """Make a kit for another site. The others keep theirs and nothing restarts.
+    """For trials: make another site's key and kit. Real sites ask for approval.
 
     Options:
         folder: The consortium's folder.
@@ -101,7 +148,7 @@ _MOVES = {
 
 @command(consortium, "renew")
 def consortium_renew(folder: Path, name: str) -> None:
-    """Replace a kit: its certificate expires, or its key leaked.
+    """Replace a kit that was made here: its certificate expires, or its key leaked.
 
     Options:
         folder: The consortium's folder.
@@ -128,6 +175,11 @@ def _show_kits(kits: Sequence[Kit], title: str, *lines: str) -> None:
     ]
     screen.show(table_of(("kit", "for", "what it is for"), rows, title=title))
     certificates = "The certificate is" if len(kits) == 1 else "The certificates are"
+    if made := [one.name for one in kits if one.kind == "site"]:
+        lines += (
+            f"For trials only: the private key of {', '.join(made)} was made here. A site with"
+            " text of its own makes its keys itself, by `confide site request`.",
+        )
     screen.say(
         "\nGive each kit to its owner alone, over a channel that nobody else can read (an encrypted"
         " medium or your own secure file transfer, not e-mail), then delete it here.",
@@ -387,7 +439,51 @@ def server_tidy(
         )
 
 
-# --- The site: its own settings and its consent
+# --- The site: its kit, its own settings and its consent
+
+
+@command(site, "request")
+def site_request(kit: Path, *, name: str | None = None, consortium: str | None = None) -> None:
+    """Make this site's keys, which stay here, and a request for a certificate.
+
+    Options:
+        name (NAME): The site's name, for its first request.
+        consortium (NAME): The consortium's name, for the first request.
+    """
+    from confide.flare.nvidia import certificates
+
+    asked = certificates.ask_to_join(kit, site=name, consortium=consortium)
+    _show_fingerprints({f"site {asked.site}": asked.fingerprint})
+    screen.say(
+        f"Send {asked.file} to the founder; it holds no secret. Read this fingerprint to the"
+        " founder when called. Then: `confide site accept KIT ANSWER`."
+    )
+
+
+@command(site, "accept")
+def site_accept(kit: Path, file: Path, *, compared: bool = False) -> None:
+    """Complete the kit with the founder's answer; the first time, after a telephone call.
+
+    Options:
+        file (ANSWER): The file that the founder sent.
+        compared: The founder read this fingerprint to you, and it is the same.
+    """
+    from confide.flare.kit import expires
+    from confide.flare.nvidia import certificates
+
+    found = certificates.accept(kit, file, compared=compared)
+    _show_fingerprints({"authority": found.authority})
+    if found.kit is None:
+        screen.say(
+            "Nothing is accepted yet. The founder reads the authority's fingerprint to you, by"
+            " telephone, on a number that you knew before. If it is the same, repeat with"
+            " --compared."
+        )
+        return
+    screen.say(
+        f"the kit is complete; its certificate is valid until {expires(found.kit):%Y-%m-%d}",
+        style="bold",
+    )
 
 
 @command(site, "setup")
@@ -553,15 +649,10 @@ def peers_command(
         screen.put_json(known)
         return
 
-    def grouped(fingerprint: str) -> str:
-        """The sixteen groups on two lines of eight."""
-        groups = peers.grouped_fingerprint(fingerprint).split()
-        return " ".join(groups[:8]) + "\n" + " ".join(groups[8:])
-
-    rows = [(known.name, grouped(known.fingerprint), "this place")] if known.fingerprint else []
+    rows = [(known.name, _in_groups(known.fingerprint), "this place")] if known.fingerprint else []
     for name, one in known.peers.items():
         state = "compared" if one.compared else "not compared"
-        rows.append((name, grouped(one.fingerprint), state))
+        rows.append((name, _in_groups(one.fingerprint), state))
     columns = ("name", "fingerprint", "")
     screen.show(table_of(columns, rows, title=f"{known.name} and its peers"))
     if not known.fingerprint:

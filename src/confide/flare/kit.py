@@ -3,7 +3,8 @@
 ```
 OUT/consortium.toml              who takes part, and where the server is
 OUT/authority/                   the root key: whoever has it can let anyone in
-OUT/kits/server, SITE…, LEAD
+OUT/kits/server, LEAD, SITE…     a site's only for trials: others make their own keys
+OUT/answers/SITE.json            what the founder approved, for the site to accept
 ```
 A kit holds its owner's private key and certificates (`startup/`), our policies (`local/`, see
 `policies`), and later what its processes leave. Only its owner gets it.
@@ -115,11 +116,9 @@ def check_member_names(consortium: str, sites: Sequence[str], *, lead: str, host
 
     Unlike in a settings file, a site's name has no dot: FLARE makes addresses from names and dots.
     """
-    if not sites:
-        raise KitError("a consortium needs at least one site", fix="name one with --site")
     members = [("lead", lead), *(("site", site) for site in sites)]
     for what, name in [("consortium", consortium), *members]:
-        _check_form(what, name)
+        check_form(what, name)
     taken = {name: f"{name!r} means something else here" for name in RESERVED}
     taken[host.lower()] = f"{host!r} is the server's host"
     for what, name in members:
@@ -135,7 +134,7 @@ def check_member_names(consortium: str, sites: Sequence[str], *, lead: str, host
 
 def check_site(name: str, *, host: str) -> None:
     """Raise KitError if no site of a server at `host` can have that name."""
-    _check_form("site", name)
+    check_form("site", name)
     if name.lower() in (*RESERVED, host.lower()):
         raise KitError("no site can have this name", got=repr(name), fix="check the spelling")
 
@@ -143,10 +142,11 @@ def check_site(name: str, *, host: str) -> None:
 def check_peer(name: str) -> None:
     """Raise KitError if no peer (the server, a site or a lead) can have that name."""
     if name != SERVER:
-        _check_form("peer", name)
+        check_form("peer", name)
 
 
-def _check_form(what: str, name: str) -> None:
+def check_form(what: str, name: str) -> None:
+    """Raise KitError if nothing (a `what`: consortium, site, lead, peer) can have that name."""
     if not _NAME.fullmatch(name):
         raise KitError(
             f"a {what} cannot have this name",
@@ -309,6 +309,8 @@ DAYS = 365
 DESCRIPTION, PROJECT, _AUTHORITY, KITS = "confide.json", "consortium.toml", "authority", "kits"
 ROOT_KEY = Path(_AUTHORITY, "root.key")
 """In the consortium's folder."""
+ASKING = "request"
+"""The folder in a kit for a new key, and for what asks the founder to certify it."""
 
 
 @dataclass(frozen=True)
@@ -357,6 +359,10 @@ class Consortium:
         """The folder of the root key."""
         return self.path / _AUTHORITY
 
+    def answer(self, site: str) -> Path:
+        """The founder's answer to a site that makes its own keys."""
+        return self.path / "answers" / f"{site}.json"
+
     def kit(self, name: str) -> Kit:
         """The kit of `server`, a site or the lead. Raises KitError."""
         return open_kit(self.path / KITS / name)
@@ -399,8 +405,9 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise KitError(
             "there is no startup kit" if path.exists() else "there is no such folder",
-            expected="the folder of a kit that `confide consortium init` made",
+            expected="a folder that `confide site accept` or `confide consortium init` has made",
             where=str(path),
+            fix="accept the founder's answer first" if (path / ASKING).exists() else None,
         ) from error
     except (OSError, ValueError) as error:
         raise _damaged("the kit's description is damaged", file) from error
@@ -565,10 +572,8 @@ def expiry_message(kit: Kit) -> str:
     end = expires(kit)
     if end > datetime.datetime.now(datetime.UTC):
         return ""
-    return (
-        f"the certificate of {kit.name} expired on {end:%Y-%m-%d}; ask the founder of the"
-        " consortium for a new kit (`confide consortium renew`)"
-    )
+    how = "`confide site request KIT`" if kit.kind == "site" else "`confide consortium renew`"
+    return f"the certificate of {kit.name} expired on {end:%Y-%m-%d}; renew it with {how}"
 
 
 def connection_problem(kit: Kit, proxy: Proxy | None = None) -> str:

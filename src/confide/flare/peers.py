@@ -42,9 +42,9 @@ from confide.flare.kit import Kit, check_peer
 #
 # Each place makes an Ed25519 key of its own, which never leaves it.
 #
-# The keys in kits come from the founder of the consortium, so they give no protection from that
-# person, and they change whenever a kit is renewed. Identity keys have neither flaw. Peers pin
-# them, and people compare them by telephone.
+# The founder of the consortium can certify another key for TLS in any name, and these keys change
+# whenever a kit is renewed. Identity keys have neither flaw. Peers pin them, and people compare
+# them by telephone.
 
 
 ARCHIVE = "archive"
@@ -148,7 +148,7 @@ def read_fingerprint(text: str) -> str:
 
 FOLDER, KEY, CARD, PINS = "identity", "identity.key", "card.json", "peers.json"
 SCHEMA = 1
-_PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=32)
+PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=32)
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,7 @@ def _certified(kit: Kit, said: bytes) -> str:
         raise KitError("the kit's key cannot be read", where=str(kit.key)) from error
     if not isinstance(key, RSAPrivateKey):
         raise KitError("the kit's key is of the wrong kind", expected="RSA", where=str(kit.key))
-    return key.sign(said, _PSS, hashes.SHA256()).hex()
+    return key.sign(said, PSS, hashes.SHA256()).hex()
 
 
 def _is_certified(kit: Kit, card: Card) -> bool:
@@ -360,7 +360,7 @@ def _is_certified(kit: Kit, card: Card) -> bool:
         key = shown.public_key()
         if not isinstance(key, RSAPublicKey):
             return False
-        key.verify(bytes.fromhex(card.signature), card.said(), _PSS, hashes.SHA256())
+        key.verify(bytes.fromhex(card.signature), card.said(), PSS, hashes.SHA256())
     except (OSError, ValueError, TypeError, InvalidSignature):
         return False
     now = datetime.datetime.now(datetime.UTC)

@@ -1,7 +1,8 @@
-"""Create a consortium: its root key, which signs every kit, and the kits of its members.
+"""Create a consortium: its root key, which signs every certificate, and kits of its members.
 
-NVIDIA FLARE provisions the kits in a folder that is deleted afterwards, since its state holds a
-copy of every site's private key. Only the root key and its certificate are kept.
+NVIDIA FLARE writes a kit's configuration; keys and certificates are ours. A kit that is made here
+comes with a private key that its founder has had: for the server, the lead and trials. Real sites
+make their own (`certificates`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import tomli_w
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
 from confide.errors import KeyFileError, KitError, LockedKeyError, os_errors_as
 from confide.federation.keys import load_private, save_private
@@ -30,7 +31,6 @@ from confide.version import __version__
 try:
     from nvflare.lighter.constants import CtxKey
     from nvflare.lighter.entity import Participant, Project
-    from nvflare.lighter.impl.cert import CertBuilder
     from nvflare.lighter.impl.static_file import StaticFileBuilder
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
@@ -56,11 +56,12 @@ def create_consortium(
     days: float = DAYS,
     passphrase: bytes | None = None,
 ) -> Consortium:
-    """Create a consortium in the folder `out` (by default its name): the project file and all kits.
+    """Create a consortium in the folder `out` (by default its name): the project file and kits.
 
-    Sites and the lead reach the server at `host`, on this one port. A passphrase encrypts the root
-    key. Raises KitError if a name, the host or the port is not allowed or the folder exists;
-    EngineError without FLARE.
+    The kits are those of the server, the lead and these sites; others ask to be approved. Sites and
+    the lead reach the server at `host`, on this one port. A passphrase encrypts the root key.
+    Raises KitError if a name, the host or the port is not allowed or the folder exists; EngineError
+    without FLARE.
     """
     out = Path(name) if out is None else out
     made = Consortium(out, name, host, port, lead, tuple(sites), days)
@@ -69,7 +70,7 @@ def create_consortium(
         raise KitError(
             "this path already exists, and a consortium is never overwritten",
             where=str(out),
-            fix="choose another folder; to add a site, use `confide consortium add`",
+            fix="choose another folder; to add a site, use `confide consortium approve`",
         )
     beside = out.with_name(f".{out.name}.new")
     try:
@@ -78,8 +79,8 @@ def create_consortium(
             new = dataclasses.replace(made, path=beside)
             create_root_key(new.authority, name, days=days, passphrase=passphrase)
             names = (SERVER, *made.sites, made.lead)
-            _provision(new, beside / KITS, names=names, passphrase=passphrase)
-            _write_project(new)
+            _make_kits(new, beside / KITS, names=names, passphrase=passphrase)
+            write_project(new)
             beside.rename(out)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -93,7 +94,7 @@ def add_site(consortium: Path, site: str) -> Kit:
     grown = dataclasses.replace(held, sites=(*held.sites, site))
     _check(grown)
     kit = _make_kit(grown, site)
-    _write_project(grown)
+    write_project(grown)
     return kit
 
 
@@ -101,7 +102,8 @@ def add_site(consortium: Path, site: str) -> Kit:
 def renew_kit(consortium: Path, name: str) -> Kit:
     """Make a new kit for `server`, a site or the lead, with a new key and certificate.
 
-    The old kit works until its own certificate expires; it is not overwritten. Raises KitError.
+    The old kit works until its own certificate expires; it is not overwritten. Raises KitError,
+    also for a site that makes its own keys.
     """
     held = kits.open_consortium(consortium)
     known = (SERVER, *held.sites, held.lead)
@@ -111,6 +113,13 @@ def renew_kit(consortium: Path, name: str) -> Kit:
             expected=", ".join(known),
             got=name,
             where=str(held.path),
+        )
+    if held.answer(name).exists():
+        raise KitError(
+            "this site makes its own keys, and no one else ever has them",
+            got=name,
+            where=str(held.answer(name)),
+            fix="the site runs `confide site request KIT`; approve what it sends",
         )
     return _make_kit(held, name)
 
@@ -157,44 +166,57 @@ def _make_kit(made: Consortium, name: str) -> Kit:
     try:
         with os_errors_as(KitError, "the kit could not be written", where=path):
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            _provision(made, beside, names=(name,))
+            _make_kits(made, beside, names=(name,))
             (beside / name).rename(path)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return kits.open_kit(path)
 
 
-def _provision(
+def _make_kits(
     made: Consortium, out: Path, *, names: Sequence[str], passphrase: bytes | None = None
 ) -> None:
-    """Provision the kits of these names (`server`, sites, the lead) into `out`.
+    """Make the kits of these names (`server`, sites, the lead) in `out`, with keys made here.
 
     Asks for the passphrase of an encrypted root key if it is not given. Raises KitError,
     LockedKeyError.
     """
-    key, certificate = _root(made.authority, passphrase)
-    org, days, user = kits.organisation(made.name), {"days": made.days}, f"{made.lead}@confide.lead"
-    server = Participant("server", made.host, org, {"fed_learn_port": made.port, **days})
-    people = {SERVER: server}  # FLARE cannot provision without one
+    root = open_root(made.authority, passphrase)
+    for kit in provision(made, out, names=names):
+        private, public = generate_keys()
+        save_private(kit.key, private, passphrase=None)
+        write_atomically(kit.certificate, issue_certificate(made, kit, public=public, root=root))
+        write_atomically(kit.root, root[1])
+        made_here = "Its private key was made by the founder"
+        made_here += ": for trials only.\n" if kit.kind == "site" else ".\n"
+        readme = kit.path / "README.txt"
+        write_atomically(readme, file_bytes(readme), made_here.encode())
+        for path in (kit.path, *kit.path.rglob("*")):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def provision(made: Consortium, out: Path, *, names: Sequence[str]) -> list[Kit]:
+    """Write kits of these names (`server`, sites, the lead) into `out`, but no key or certificate.
+
+    Raises KitError.
+    """
+    org, user = kits.organisation(made.name), f"{made.lead}@confide.lead"
+    identity = made.host[:64]  # the longest name of a certificate
+    ports = {"fed_learn_port": made.port, "default_host": made.host}
+    people = {SERVER: Participant("server", identity, org, ports)}  # FLARE needs one
     for name in names:
         if name == made.lead:
-            people[name] = Participant("admin", user, org, {"role": "lead", **days})
+            people[name] = Participant("admin", user, org, {"role": "lead"})
         elif name != SERVER:
-            people[name] = Participant("client", name, org, dict(days))
-    project = Project(
-        made.name,
-        "a consortium of confide",
-        list(people.values()),
-        serialized_root_cert=certificate,
-        root_private_key=key,
-    )
+            people[name] = Participant("client", name, org)
+    project = Project(made.name, "a consortium of confide", list(people.values()))
     builders = [
         WorkspaceBuilder(),
         StaticFileBuilder(config_folder="config", require_signed_jobs=True),
-        _Certificates(),
     ]
     errors, logger = io.StringIO(), logging.Logger("provision", logging.ERROR)
     logger.addHandler(logging.StreamHandler(errors))
+    found = []
     with tempfile.TemporaryDirectory(dir=made.path, prefix=".provision-") as work:
         context = Provisioner(work, builders).provision(project, logger=logger)
         folders = context.get_result_location()
@@ -207,13 +229,36 @@ def _provision(
             shutil.move(Path(folders) / people[name].name, out / name)
             kit = Kit(
                 out / name, kind, name, made.name, made.host, made.port,
-                identity=server.name,  # FLARE cuts long host names
+                identity=identity,
                 user=user if kind == "lead" else "",
             )  # fmt: skip
             _finish(kit)
+            found.append(kit)
+    return found
 
 
-def _root(folder: Path, passphrase: bytes | None) -> tuple[PrivateKeyTypes, bytes]:
+def issue_certificate(
+    made: Consortium, kit: Kit, *, public: RSAPublicKey, root: tuple[RSAPrivateKey, bytes]
+) -> bytes:
+    """A certificate of a kit's owner for a public key, in PEM; it never outlives the root's."""
+    key, certificate = root
+    issuer = x509.load_pem_x509_certificate(certificate)
+    names = {"server": kit.identity, "site": kit.name, "lead": kit.user}
+    role = "lead" if kit.kind == "lead" else None
+    now = datetime.datetime.now(datetime.UTC)
+    issued = generate_cert(
+        Identity(names[kit.kind], kits.organisation(made.name), role),
+        Identity(str(issuer.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)),
+        key,
+        public,
+        server_default_host=made.host if kit.kind == "server" else None,
+        not_valid_before=now - datetime.timedelta(minutes=5),
+        not_valid_after=min(now + datetime.timedelta(days=made.days), issuer.not_valid_after_utc),
+    )
+    return bytes(serialize_cert(issued))
+
+
+def open_root(folder: Path, passphrase: bytes | None = None) -> tuple[RSAPrivateKey, bytes]:
     """The root key and its certificate. Raises KitError, LockedKeyError."""
     try:
         certificate = file_bytes(folder / ROOT_CERTIFICATE)
@@ -227,37 +272,13 @@ def _root(folder: Path, passphrase: bytes | None) -> tuple[PrivateKeyTypes, byte
             where=str(folder),
             fix="restore it from your backup; kits already made keep working",
         ) from error
-    if key.public_key() != public:
+    if not isinstance(key, RSAPrivateKey) or key.public_key() != public:
         raise KitError(
             "the authority's key and its certificate do not match",
             where=str(folder),
             fix="restore both from your backup",
         )
     return key, certificate
-
-
-class _Certificates(CertBuilder):  # type: ignore[misc]
-    """FLARE's certificates, but valid for as long as asked instead of always 360 days."""
-
-    def get_pri_key_cert(
-        self, participant: Participant
-    ) -> tuple[tuple[PrivateKeyTypes, PublicKeyTypes], x509.Certificate]:
-        """A new key pair and its certificate, which never outlives the root's."""
-        private, public = generate_keys()
-        now = datetime.datetime.now(datetime.UTC)
-        end = now + datetime.timedelta(days=participant.get_prop("days"))
-        certificate = self._generate_cert(
-            participant.subject,
-            participant.org,
-            self.issuer,
-            self.pri_key,
-            public,
-            role=participant.get_prop("role"),
-            server=participant if participant.type == "server" else None,
-            not_valid_before=now - datetime.timedelta(minutes=5),
-            not_valid_after=min(end, self.root_cert.not_valid_after_utc),
-        )
-        return private, certificate
 
 
 def _finish(kit: Kit) -> None:
@@ -280,14 +301,13 @@ def _finish(kit: Kit) -> None:
         f"The startup kit of {kit.name} ({kit.kind}) in the consortium {kit.consortium}.\n"
         f"The server is at {kit.host}, port {kit.port}.\n"
         "It holds a private key: keep it where only its owner can read it.\n\n"
-        f"    {verb}\n"
+        f"    {verb}\n\n"
     )
     write_atomically(kit.path / "README.txt", readme.encode())
-    for path in (kit.path, *kit.path.rglob("*")):
-        path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def _write_project(made: Consortium) -> None:
+def write_project(made: Consortium) -> None:
+    """Write a consortium's project file."""
     text = "# A consortium of confide. The folder `authority` beside this file is secret.\n"
     project = {"schema": SCHEMA} | _fields(made) | {"sites": list(made.sites)}
     write_atomically(made.path / PROJECT, (text + tomli_w.dumps(project)).encode())
