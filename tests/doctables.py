@@ -46,6 +46,7 @@ OWN = {
     "audit": "privacy-audit.md",
     "dossier": "security.md#a-dossier-for-the-data-protection-officer",
     "capacity": "capacity.md",
+    "survey": "capacity.md#what-all-sites-have-together",
     "privacy plan": "differential-privacy.md#plan-before-you-run",
     "consortium init": "deployment.md#1-found-the-consortium",
     "consortium approve": "deployment.md#the-sites-own-keys",

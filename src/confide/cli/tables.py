@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from os.path import commonpath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
@@ -150,6 +150,26 @@ def mapping(values: Mapping[str, object], *, columns: tuple[str, str], title: st
     """A table of two columns: a name and its value."""
     cells = [(str(name), _cell(columns[1], value)) for name, value in values.items()]
     return table_of(columns, cells, title=title, right=columns[1:])
+
+
+def survey_tables(found: Mapping[str, Any]) -> Iterator[Table]:
+    """Tables of a survey: text, entities by type, and surfaces that sites have in common."""
+    totals = {name: found[name] for name in ("documents", "sentences", "tokens")}
+    title = f"Training text of {found['sites']} sites together"
+    yield mapping(totals, columns=("text", "count"), title=title)
+    rows = [
+        (name, "" if one["entities"] is None else count(one["entities"]), str(one["sites"]))
+        for name, one in found["types"].items()
+    ]
+    yield table_of(("entity", "count", "sites"), rows, right=("count", "sites"))
+    if common := found["surfaces"]:
+        words = {
+            "different": common["distinct"],
+            "at two or more sites": common["common"],
+            "all mentions": common["mentions"],
+            "mentions of those at two or more": common["common_mentions"],
+        }
+        yield mapping(words, columns=("surfaces of entities", "count"))
 
 
 def check_tables(found: CheckReport) -> Iterator[Table]:

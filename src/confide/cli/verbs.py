@@ -47,7 +47,8 @@ PANELS = {
     "Train": ("demo", "init", "run", "sweep", "recipes", "settings"),
     "Use a model": ("predict", "evaluate", "serve", "personalise", "release", "export"),
     "Inspect and plan": (
-        "report", "compare", "wire", "ledger", "audit", "dossier", "capacity", "budget", "privacy",
+        "report", "compare", "wire", "ledger", "audit", "dossier", "survey", "capacity", "budget",
+        "privacy",
     ),
     "Real sites": ("consortium", "server", "site", "peers", "coordinate", "courier"),
     "Data and keys": ("data", "models", "key"),
@@ -897,6 +898,36 @@ def dossier_command(run: Path, *, out: Path | None = None, kit: Path | None = No
     """
     for path in api.dossier(run, out=out, kit=kit):
         typer.echo(str(path))
+
+
+@command(app, "survey")
+def survey_command(
+    settings: str,
+    *,
+    kit: Path | None = None,
+    overrides: list[str] | None = None,
+    sites: list[str] | None = None,
+    out: Path | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Count the text of all sites together, before anything is trained.
+
+    Options:
+        kit (DIR): The lead's startup kit, to count at real sites.
+        sites (--site NAME): A real site to take part; all by default.
+        out (DIR): Keep the run's folder, with its ledger, here.
+    """
+    with screen.ProgressDisplay(quiet=quiet) as watcher:
+        found = api.survey(
+            settings,
+            overrides=overrides or (),
+            kit=kit,
+            sites=sites or (),
+            out=out,
+            on_event=watcher,
+        )
+    screen.answer(found, *tables.survey_tables(found), as_json=as_json)
 
 
 @command(app, "capacity")

@@ -708,9 +708,13 @@ class Release(NamedTuple):
 
 
 class Kind(ABC):
-    """One model for one task. `steps` describe the sites' text before there is a form."""
+    """One model for one task. `steps` describe the sites' text before there is a form.
+
+    `trains` is False for what only counts in its place.
+    """
 
     name: ClassVar[str]
+    trains: ClassVar[bool] = True
     task: ClassVar[TaskName]
     Spec: ClassVar[type[ModelSpec]]
     steps: ClassVar[tuple[Step, ...]]

@@ -475,7 +475,7 @@ def site_reports(pair: Pair, homes: Iterable[Home]) -> dict[str, Counts]:
     for home in homes:
         spec, key = home.spec, _key_of(home.spec) if pair.keyed else None
         no_model = (pair.keyed and key is None) or (pair.personal and home.memory is None)
-        if no_model or not spec.test:
+        if no_model or not spec.test or not pair.kind.trains:
             counts[spec.name] = TASKS[pair.task].nothing
             continue
         if extract is None or not (
