@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from confide import __version__
+from confide.errors import EngineError
+from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
+from confide.federation.messages import encode
 from confide.flare.agreements import CONSENT_FILE, write_agreements
 from confide.flare.joining import Order, wire_digest, wire_of
 from confide.flare.peers import Card, Pins, Signer, make_identity, read_identity
@@ -141,6 +144,31 @@ class HomesEngine:
         self, site: str, step: str, round: int, ask: bytes, *, seal: bytes | None
     ) -> tuple[bytes, bytes]:
         return self.homes[site].answer(step, round, bytes(ask)), b""
+
+
+class Away(HomesEngine):
+    """Some sites are not connected, until the rounds from the one that is named for them."""
+
+    def __init__(self, files: Mapping[str, Path], **until: int) -> None:
+        super().__init__(files)
+        self.files = files
+        self.until = {name.replace("_", "-"): round for name, round in until.items()}
+        self.started = 0
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], **asked: Any
+    ) -> Generator[Delivery, None, None]:
+        away = [site for site in asks if self.started < self.until.get(site, 0)]
+        for site in away:
+            yield Delivery(site, encode(Failure("absent", "", "", "")), 0.0, heard=False)
+        there = {site: ask for site, ask in asks.items() if site not in away}
+        yield from super().deliver(step, round, asks=there, **asked)
+
+    def recheck(self, sites: Sequence[str]) -> None:
+        """Begin again, as real sites do, where one has come back."""
+        self.started += 1
+        if back := [site for site in sites if self.until.get(site) == self.started]:
+            raise EngineError(f"{', '.join(back)}: back")
 
 
 class Stops(HomesEngine):

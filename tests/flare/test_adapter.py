@@ -154,7 +154,7 @@ def engine_of(
         stop or Signal(),
         outbox=outbox,
         sites=tuple(sorted(answer)),
-        gone=gone or (lambda site: False),
+        gone=gone or (lambda site: None),
     )
 
 
@@ -240,9 +240,11 @@ def silent(name: str, asked: Shareable) -> None:
 def test_what_a_site_does_not_answer_is_lost_or_late() -> None:
     broken = make_reply(ReturnCode.EXECUTION_EXCEPTION)
     engine = engine_of(
-        {"echo": echo, "broken": lambda *_: broken, "silent": silent}, gone=lambda s: s == "silent"
+        {"away": echo, "echo": echo, "broken": lambda *_: broken, "silent": silent},
+        gone={"silent": "lost", "away": "absent"}.get,
     )
-    assert heard(engine) == {"echo": "ask3", "broken": "lost", "silent": "lost"}
+    lost = {"broken": "lost", "silent": "lost", "away": "absent"}
+    assert heard(engine) == {"echo": "ask3", **lost}
     late = engine_of({"echo": echo, "silent": silent})
     late.controller.at_once = True  # however busy the machine is
     assert heard(late, timeout=0.3) == {"echo": "ask3", "silent": "timeout"}

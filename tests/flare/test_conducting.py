@@ -419,7 +419,7 @@ def test_other_text_at_a_site_is_not_resumed(tmp_path: Path) -> None:
         conduct(tmp_path / "server", settings, Stops(files, 22))
     with open(settings.site[0].train[0], "a") as file:
         file.write("\nmore\tO\n")
-    with pytest.raises(CheckpointError, match="other settings or other data"):
+    with pytest.raises(CheckpointError, match="other data at site-1"):
         conduct(tmp_path / "server", settings, HomesEngine(files))
 
 

@@ -394,6 +394,42 @@ def test_who_is_not_there_is_named_before_anything_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "lead").exists()
 
 
+def test_a_run_begins_once_enough_of_its_sites_are_connected(tmp_path: Path) -> None:
+    """All of them without `at_least`; under masks those that a sum covers, and no other later."""
+    named = [f"site-{n}" for n in range(1, 6)]
+    tiny_one = of_a_consortium(tiny(tmp_path))
+    took: list[dict[str, Any]] = []
+
+    class Takes(Server):
+        def submit(self, folder: Path) -> str:
+            took.append(json.loads((folder / "meta.json").read_text()))
+            raise KeyboardInterrupt
+
+    def begin(sums: str | None, at_least: int, there: int) -> tuple[int, int]:
+        """How many sites the server waits for, of how many."""
+        own = tiny_one.federation.model_copy(update={"sums": sums, "at_least": at_least})
+        server = Takes(tmp_path / "server", iter(()))
+        server.sites = named[:there]
+        out, told = tmp_path / f"lead-{sums}-{at_least}-{there}", list[Event]()
+        settings = tiny_one.model_copy(update={"federation": own})
+        with pytest.raises(KeyboardInterrupt):
+            lead(server, settings, out, sites=named, on_event=told.append)
+        sites = took[-1]["deploy_map"]["app"][1:]
+        missing = [event.message or "" for event in told if event.kind == "failed"]
+        assert bool(missing) == (len(sites) < 5) and all("site-5: not c" in one for one in missing)
+        return took[-1]["min_clients"], len(sites)
+
+    assert begin("plain", 0, 5) == (5, 5)
+    assert begin("plain", 2, 2) == (2, 5)
+    assert begin(None, 3, 5) == (5, 5), "masked, as real sites are"
+    assert begin("masked", 3, 4) == (4, 4)
+    for sums, at_least, there in (("plain", 0, 4), ("plain", 3, 2), ("masked", 3, 3)):
+        with pytest.raises(EngineError, match=r"not connected: .*site-5") as raised:
+            begin(sums, at_least, there)
+        least = {0: "", 3: "at least 3 of "}[at_least] if sums == "plain" else "at least 4 of "
+        assert f"expected {least}site-1, site-2" in str(raised.value)
+
+
 def test_a_folder_is_never_taken_twice_and_another_is_not_resumed(
     tmp_path: Path, quick: None
 ) -> None:

@@ -109,6 +109,7 @@ CODES = {
     "disk-full": "the site could not write its memory: no space left on its disk",
     "disk-read-only": "the site could not write its memory: its disk is read-only, so its log may"
     " say nothing either",
+    "absent": "the site is not connected; it joins once it is, when a round starts",
     "file-cut": "the file is cut off, too large, or not one that confide wrote; copy it again from"
     " where it was made",
     "file-foreign": "the file is of another run, another site or another kit; take the one that"
@@ -123,7 +124,7 @@ CODES = {
 }
 
 
-BY_THE_ENGINE = ("lost", "timeout", "forged-reply")
+BY_THE_ENGINE = ("absent", "lost", "timeout", "forged-reply")
 """Codes that the engine gives for a site: no message came from it, or none that may be used."""
 
 

@@ -331,6 +331,15 @@ class Federation:
         self._left_out |= set(sites)
         self.sites = tuple(site for site in self.sites if site not in self._left_out)
 
+    def admit(self, step: Step, ask: object, *, sites: Sequence[str]) -> dict[str, Any]:
+        """The replies of sites that missed the start, to what the others were asked there.
+
+        One that fails is asked nothing more.
+        """
+        replies = dict(self._replies(step, dict.fromkeys(sites, ask), round=0))
+        self.go_on_without([site for site in sites if site not in replies])
+        return dict(sorted(replies.items()))
+
     def answered(self, sites: Sequence[str], step: Step, *, round: int) -> list[str]:
         """Those of the sites that did not fail at this step of this round."""
         out = {one.site for one in self.faults if (one.round, one.step) == (round, step.name)}

@@ -509,6 +509,11 @@ class EventBuffer:
                 **self._outcome,
             }
 
+    def again(self, why: str) -> None:
+        """Note why the lead is to submit the run again, for it to go on."""
+        with self._lock:
+            self._outcome = {"state": "running", "why": why}
+
     def end(self) -> None:
         """Note that the run is finished."""
         with self._lock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,7 @@ from confide.methods import method_of
 from confide.runs import run as runs
 from confide.runs.folder import RunFolder, environment
 from confide.runs.result import Result
+from confide.runs.rounds import Attendance
 from confide.runs.sites import public_set
 from confide.settings import Settings, dump, parse
 from confide.settings.toml import parse_toml
@@ -271,7 +272,8 @@ class Conductor:
 
     `settings` is TOML, and `version` that of confide at the lead. `public` is the server's folder
     from which a public set may be read, if there is one. With `evidence` every ask and reply is
-    signed; without it, `lead` is the name of whoever is said to have ordered the run.
+    signed; without it, `lead` is the name of whoever is said to have ordered the run. `recheck`:
+    see `Attendance`.
     """
 
     name: str
@@ -282,6 +284,7 @@ class Conductor:
     public: Path | None = None
     evidence: ServerEvidence | None = None
     lead: str = ""
+    recheck: Callable[[Sequence[str]], None] = lambda sites: None
     repeats: ClassVar[bool] = False
 
     @for_the_owner()
@@ -355,8 +358,9 @@ class Conductor:
         ledger, engine = self.opened(folder, name)
         federation = runs.federation_of(settings, engine, ledger, sites=sites, watch=watch)
         method = method_of(settings)(settings, public, start=start)
+        binding = runs.binding_of(settings, _fingerprint({}, public))
         plan = runs.RunPlan(
-            settings, method, engine, folder, "", watch, called=self.name, repeats=self.repeats
+            settings, method, engine, folder, binding, watch, called=self.name, repeats=self.repeats
         )
         try:
             joined = federation.ask(joining.JOIN, self._join(settings, sites), round=0)
@@ -371,9 +375,10 @@ class Conductor:
             if self.evidence:
                 _close(federation, ledger, trained, sites=sorted(joined))
 
-        binding = runs.binding_of(settings, _fingerprint(joined, public))
-        plan = replace(plan, binding=binding, ahead=ahead)
-        outcome = runs.outcome_of(plan, name, sorted(joined), ledger=ledger)
+        prints = {site: one.fingerprint for site, one in joined.items()}
+        attendance = Attendance(prints, federation.take_faults(), self.recheck)
+        plan = replace(plan, ahead=ahead)
+        outcome = runs.outcome_of(plan, name, sites, ledger=ledger, attendance=attendance)
         federation.broadcast = outcome.broadcast
         watch(Event("scores", message="the sites keep their models and count their own errors"))
         _leave(federation, outcome.trained, sites=sorted(joined))

@@ -390,6 +390,10 @@ class FedED(Method):
             self._held(state, federation.seed)
         return state
 
+    def entry(self, state: Central) -> tuple[Step, object] | None:
+        """The form and the public set."""
+        return self.step(TAKE_PUBLIC_SET.name), TakePublic(state.form, state.public)
+
     def round(self, state: Central, federation: Federation, n: int) -> tuple[Central, Facts]:
         """Sites train and predict the public set; the central model learns from their mean."""
         own, config = self.options, self.config(n)

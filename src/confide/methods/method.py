@@ -69,8 +69,8 @@ class ServerTable(OptionsTable):
 class Method(ABC):
     """One federated algorithm: what sites are asked, and rounds that read like the paper.
 
-    A method says six things of itself, and writes up to four methods: `start`, `round`, `fields`
-    and `scoring`. All else follows from these and from the kind.
+    A method says six things of itself, and writes up to five methods: `start`, `entry`, `round`,
+    `fields` and `scoring`. All else follows from these and from the kind.
 
     Attributes:
         name: its name in settings.
@@ -114,6 +114,13 @@ class Method(ABC):
             ask=protocol.Take,
         )
         return self.State(agreed.form, self.first(agreed.form, federation), idle)
+
+    def entry(self, state: Any) -> tuple[Step, object] | None:
+        """The step and ask that give a site which missed the start what the others were given.
+
+        None if the method takes no site later.
+        """
+        return self.step("take"), protocol.Take(state.form)
 
     @abstractmethod
     def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:

@@ -428,6 +428,10 @@ class PseudoComplete(FedAvg):
         idle = self._teach(state, federation) if self.options.fixed else state.idle
         return replace(state, idle=idle, parameters=state.form.parameters(state.weights))
 
+    def entry(self, state: Any) -> tuple[Step, object] | None:
+        """The form; none where the sites were taught at the start."""
+        return None if self.options.fixed else super().entry(state)
+
     def _teach(self, state: CompleteState[ModelSpec], federation: Federation) -> list[str]:
         """Have the sites annotate with the model from which training starts; gives the idle ones.
 

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHECKPOINTS, ALONE, LOST, LOCK = "checkpoints", "alone", "lost.json", "run.lock"
+CHECKPOINTS, ALONE, LOCK = "checkpoints", "alone", "run.lock"
+LOST, GREETINGS = "lost.json", "greetings.json"
 RUNS = "runs"
 """The folder of run folders in a real site's memory folder."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import CheckpointError, FederationError, MessageError
+from confide.errors import CheckpointError, FederationError, MessageError, SiteFault
 from confide.federation.events import Watcher
 from confide.federation.federation import DIFFERS, Federation
 from confide.federation.ledger import Ledger
@@ -27,11 +27,30 @@ from confide.settings import Settings
 from confide.tasks import TASKS, Counts
 
 
+@dataclass(frozen=True)
+class Attendance:
+    """Who of a run's real sites is there.
+
+    `there`: by site that joined, a fingerprint of its text. `missing`: the others, by their faults.
+    `recheck` is called between rounds with the sites that may still join, and raises EngineError if
+    the run is to go on with one of them.
+    """
+
+    there: Mapping[str, str] = field(default_factory=dict)
+    missing: Sequence[SiteFault] = ()
+    recheck: Callable[[Sequence[str]], None] = lambda sites: None
+
+
+ALL_THERE = Attendance()
+"""On one machine no site is ever away."""
+
+
 @dataclass
 class Progress:
     """The progress of a run; saved in every checkpoint, so nothing counts twice.
 
-    `left_out` holds the sites that failed at the start, with the code of their failure;
+    `left_out` holds the sites that failed at the start, with the code of their failure; `sites` the
+    real sites that have had a part in the run, with fingerprints of their text;
     `calibrator` is that of the best round's confidences. Where sums show no single reply,
     `examples` is what all sites' weights are measured by, `gone` are sites that a sum lost, and
     `rooms` is how large changes may be in narrow lanes.
@@ -48,6 +67,7 @@ class Progress:
     examples: float = 0.0
     gone: list[str] = field(default_factory=list)
     rooms: dict[str, dict[str, float]] = field(default_factory=dict)
+    sites: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +130,13 @@ class Rounds:
         ledger: Ledger,
         binding: str,
         watch: Watcher,
+        attendance: Attendance = ALL_THERE,
     ) -> None:
+        self._attendance = attendance
+        away = [fault.site for fault in attendance.missing]
+        if federation.summing is not None:
+            away = federation.summing.leave_out(away)
+        federation.go_on_without(away)
         self._method = method
         self._federation = federation
         self._settings = settings
@@ -157,7 +183,7 @@ class Rounds:
                 self._note_good()
             if progress.best_round == number:
                 self._federation.broadcast.keep(state.weights)
-            faults = self._federation.take_faults()
+            faults = [*self._attendance.missing, *self._federation.take_faults()]
             record["failed"] = {fault.site: fault.code for fault in faults}
             record["faults"] = [
                 {"site": one.site, "step": one.step, "code": one.code, "why": one.what}
@@ -177,6 +203,8 @@ class Rounds:
             self._tell(progress, record)
             if scored:
                 self._save(state, progress, number)
+            if scored and number < settings.rounds:
+                self._attendance.recheck(self._may_join(progress))
         if progress.best_round in (0, self._store.rounds()[-1]):
             return Selected(self._mean.of(self._state), progress)
         self._state = None
@@ -185,10 +213,13 @@ class Rounds:
     def _begin(self) -> Progress:
         """Agree on the state before round 1."""
         state = self._method.start(self._federation)
-        faults = self._federation.take_faults()
+        faults = [*self._attendance.missing, *self._federation.take_faults()]
+        left_out = {fault.site: fault.code for fault in faults}
+        there = self._attendance.there.items()
+        sites = {site: mark for site, mark in there if site not in left_out}
         seed = self._method.first_drawn(self._federation)
         self._state = _with(state, self._federation.broadcast.begin(state.weights, seed=seed))
-        return Progress(left_out={fault.site: fault.code for fault in faults})
+        return Progress(left_out=left_out, sites=sites)
 
     def _go_on(self, last: int) -> Progress:
         """Go on from the checkpoint of round `last`."""
@@ -197,17 +228,44 @@ class Rounds:
         if checkpoint.next.size:
             self._state = self._decoded(checkpoint, checkpoint.next)
             self._mean.go_on(kept.weights, rounds=last)
+        differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
+        self._federation.go_on_without([*differ, *progress.gone])
+        self._let_in(progress)
         self._note_good()
         self._federation.broadcast.go_on(self._state.weights, residual=checkpoint.left)
         self._spent = self._no_more(last)
         self._store.prune(last, best=progress.best_round)
-        differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
-        self._federation.go_on_without([*differ, *progress.gone])
         if self._federation.summing is not None:
             self._federation.summing.examples = progress.examples
             self._federation.summing.ranges = progress.rooms
         self._tell(progress, progress.history[-1])  # listeners may have missed its end
         return progress
+
+    def _let_in(self, progress: Progress) -> None:
+        """Give the sites that missed the start what the others were given there."""
+        late = [site for site in self._federation.sites if site not in progress.sites]
+        if not self._attendance.there or not late:
+            return
+        given = self._method.entry(self._state)
+        if given is None or self._federation.summing is not None:
+            self._federation.go_on_without(late)
+            return
+        step, ask = given
+        replies = self._federation.admit(step, ask, sites=late)
+        idle = [site for site, reply in replies.items() if not reply.size]
+        self._state = replace(self._state, idle=sorted({*self._state.idle, *idle}))
+        for site in replies:
+            progress.sites[site] = self._attendance.there[site]
+            progress.left_out.pop(site, None)
+
+    def _may_join(self, progress: Progress) -> list[str]:
+        """The sites that are not there and could take part again, or from now on."""
+        if self._federation.summing is not None:
+            return []
+        late = self._method.entry(self._state) is not None
+        out = {site for site, code in progress.left_out.items() if code == DIFFERS}
+        there = {*self._attendance.there, *(fault.site for fault in self._attendance.missing)}
+        return sorted(site for site in there - out if late or site in progress.sites)
 
     def score(self, state: object, part: str, round: int) -> Mapping[str, Counts]:
         """Every site's counts on its own held-out text."""
@@ -329,7 +387,16 @@ class Rounds:
                 fix="resume with the run's settings and data, or start in another folder",
             )
         state = self._decoded(checkpoint, checkpoint.state)
-        return checkpoint, state, Progress(**json.loads(checkpoint.progress))
+        progress = Progress(**json.loads(checkpoint.progress))
+        there, before = self._attendance.there, progress.sites
+        other = sorted(site for site in there if before.get(site, there[site]) != there[site])
+        if other:
+            raise CheckpointError(
+                f"the checkpoint was made with other data at {', '.join(other)}",
+                where=str(self._store.path(round)),
+                fix="bring back the text with which the run began, or start in another folder",
+            )
+        return checkpoint, state, progress
 
     def _decoded(self, checkpoint: Checkpoint, state: NDArray[np.uint8]) -> Any:
         try:

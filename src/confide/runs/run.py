@@ -44,7 +44,7 @@ from confide.runs import folder as run_folder
 from confide.runs import result as run_result
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
-from confide.runs.rounds import Rounds, Selected, checkpointed_ledger
+from confide.runs.rounds import ALL_THERE, Attendance, Rounds, Selected, checkpointed_ledger
 from confide.runs.sites import Gathered, gather, pooled, public_only
 from confide.runs.status import ended, started
 from confide.scoring import calibration
@@ -113,13 +113,20 @@ def ledger_path(folder: RunFolder, name: str) -> Path:
 
 
 def outcome_of(
-    plan: RunPlan, name: str, sites: Sequence[str], *, ledger: Ledger | None = None
+    plan: RunPlan,
+    name: str,
+    sites: Sequence[str],
+    *,
+    ledger: Ledger | None = None,
+    attendance: Attendance = ALL_THERE,
 ) -> Outcome:
     """Train the federation of these sites from its last checkpoint, and score their test text.
 
-    `name` is its part of the run's folder. Raises FederationError, CheckpointError.
+    `name` is its part of the run's folder; `attendance` says who of real sites is missing. Raises
+    FederationError, CheckpointError.
     """
     settings = plan.settings
+    methods.check_enough(settings, len(sites) - len(attendance.missing))
     ledger = ledger or open_ledger(plan.folder, name)
     federation = federation_of(
         plan.settings,
@@ -133,6 +140,7 @@ def outcome_of(
             sites=sites,
             lost=LostSites(plan.folder.part(name) / run_folder.LOST),
             repeats=plan.repeats,
+            greetings=plan.folder.part(name) / run_folder.GREETINGS if plan.called else None,
         ),
     )
     rounds = Rounds(
@@ -143,6 +151,7 @@ def outcome_of(
         ledger=ledger,
         binding=plan.binding,
         watch=plan.watch,
+        attendance=attendance,
     )
     trained = rounds.run()
     try:
@@ -215,6 +224,7 @@ def summing_of(
     sites: Sequence[str],
     lost: LostSites | None = None,
     repeats: bool = False,
+    greetings: Path | None = None,
 ) -> Summing | None:
     """Make the secure sum of replies; None if they are summed plainly.
 
@@ -229,6 +239,7 @@ def summing_of(
         colluding=own.colluding,
         group=own.groups,
         lost=lost,
+        greetings=greetings,
         lane_width=LANES[own.up],
         repeats=repeats,
     )

@@ -109,7 +109,7 @@ class FederationTable(Table):
     max_upload_mb: Annotated[float, Field(ge=0)] = 0.0
     """megabytes that a site may upload in the run; 0: no bound"""
     at_least: Annotated[int, Field(ge=0)] = 0
-    """sites that must answer, or the run ends; 0: all that were asked"""
+    """sites that must be there and answer, or the run ends; 0: all that were asked"""
     timeout: Limit = 7200.0
     """seconds for one answer; `inf`: no limit"""
     combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import each
-from confide.errors import FederationError, QuorumError
+from confide.errors import FederationError, QuorumError, RunError
 from confide.federation.failures import Failure
 from confide.federation.messages import encode
 from confide.federation.secure.messages import threshold
-from confide.federation.secure.server import LostSites
+from confide.federation.secure.server import AWAY, LostSites
 from confide.federation.secure.site import Sets
 from confide.federation.steps import Step
 from federation.secure.plays import named
@@ -102,6 +102,38 @@ def test_a_run_that_goes_on_has_lost_the_same_sites_in_the_same_sums(tmp_path: P
     go()
     assert kept.exists()
     go()
+
+
+def test_a_run_goes_on_without_a_site_that_is_away_and_no_further_than_its_threshold(
+    tmp_path: Path,
+) -> None:
+    """By the greeting that it once gave; all others have processes, and so keys, of their own."""
+    kept, count = tmp_path / "greetings.json", 5
+
+    def go(away: Sequence[str], *, round: int) -> Any:
+        engine, lost = sites_of(count, tmp_path / str(round)), LostSites(tmp_path / f"{round}.json")
+        engine.lost = [Lost(site, "work") for site in away]
+        absent = encode(Failure("absent", "", "", ""))
+        engine.change = lambda site, step, reply: absent if site in away else reply
+        summing = summing_of(engine, greetings=kept, lost=lost)
+        federation = federation_of(engine, summing)
+        federation.go_on_without(summing.leave_out(away))
+        return federation.sum(COUNT, ask(), round=round), engine
+
+    with pytest.raises(FederationError, match=r"did not greet.*: site-04"):
+        go(["site-04"], round=1)
+    go([], round=2)
+    total, engine = go(["site-04"], round=3)
+    stayed = [one for one in engine.sites if one != "site-04"]
+    assert same(total, by_hand(COUNT, ask(), [SENT[3, "count", one] for one in stayed], whole=5.0))
+    rosters = {member._roster.least for member in engine.members.values() if member._roster}
+    assert rosters == {threshold(count, 1)}, "it did not sink"
+    assert LostSites(tmp_path / "3.json").at(AWAY, "") == {"site-04"}, "also if it comes back"
+    with pytest.raises(FederationError, match="at least 4 of 5"):
+        go(["site-03", "site-04"], round=4)
+    kept.write_text("{]")
+    with pytest.raises(RunError, match="greetings cannot be read"):
+        go([], round=5)
 
 
 def test_what_cannot_be_summed_unseen_is_asked_of_nobody(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def asking(
     reply: Callable[[str], Shareable],
     answer: Callable[..., Any],
     *,
-    gone: Callable[[str], bool] = lambda _: False,
+    gone: Callable[[str], str | None] = lambda _: None,
     stop: Signal | None = None,
 ) -> tuple[FlareEngine, Outbox, Any]:
     outbox, wire = Outbox(), Wire(reply)
@@ -246,7 +246,9 @@ def test_a_site_that_goes_while_its_reply_is_fetched_is_lost() -> None:
         left.set()
 
     engine, _, _ = asking(
-        lambda _: write_reply(Ticket(NAME, 5000), 1.0), answer, gone=lambda _: left.is_set()
+        lambda _: write_reply(Ticket(NAME, 5000), 1.0),
+        answer,
+        gone=lambda _: "lost" if left.is_set() else None,
     )
     assert {code(reply) for reply in delivered(engine).values()} == {"lost"}
 

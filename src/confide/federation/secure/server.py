@@ -13,14 +13,14 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from confide.errors import FederationError, SiteFault
+from confide.errors import FederationError, RunError, SiteFault
 from confide.federation.broadcast import MISSING, Later
 from confide.federation.combining import Combining, Pile, Total
 from confide.federation.failures import CODES, Refusal, blaming, refused
@@ -318,6 +318,10 @@ class SumAttempt:
 # are noted before a sum is opened: from then on sites may hold the server to that set.
 
 
+AWAY = -1
+"""Stands for a round where a site was away when the run went on."""
+
+
 class LostSites:
     """The lost sites of one run; without a path they end with the process."""
 
@@ -341,6 +345,33 @@ class LostSites:
         return {site for site, turn in self._turns.items() if turn == [round, step]}
 
 
+# --- Greetings
+#
+# The server's disk holds how each site last greeted in a run: public keys, signed by the site.
+#
+# Whoever goes on with a run asks all sites to greet. One that is away keeps its place on the
+# roster by its last greeting, as one does that is lost later: the threshold stays what it was, and
+# sites cannot tell the two apart, so they need not trust the server in this. The secrets of that
+# greeting are gone with the site's process, or held by it alone.
+
+
+def read_greetings(path: Path | None) -> dict[str, messages.Greeted]:
+    """Read the sites' last greetings; none without a file. Raises RunError if it is damaged."""
+    if path is None or not path.exists():
+        return {}
+    try:
+        held = decode_json(file_text(path, MOST_GREETINGS))
+        return {str(site): messages.Greeted(**shown) for site, shown in held.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise RunError(
+            "the sites' greetings cannot be read",
+            where=str(path),
+            fix="delete the file, and resume the run when all of its sites are connected",
+        ) from error
+
+
+MOST_GREETINGS = 2**28
+"""The most bytes of that file; a greeting has about 2,000."""
 _RANGE = 8.0
 """The limit of a site's change, in multiples of the mean change of the last sum."""
 
@@ -384,6 +415,7 @@ class Summing:
         colluding: how many of them may be in league with the server; None: `colluders`.
         group: the size of fixed groups, whose sums the server compares; 0: none.
         lost: the sites that earlier sums of the run have lost.
+        greetings: the file in which greetings are kept for a run that goes on.
         lane_width: the bytes of a lane for changes of weights, once a sum has shown how large they
             are; 0: as many as the step says.
         repeats: the run's code runs again and again up to the same place, so that attempts at a sum
@@ -401,10 +433,12 @@ class Summing:
         colluding: int | None = None,
         group: int = 0,
         lost: LostSites | None = None,
+        greetings: Path | None = None,
         lane_width: int = 0,
         repeats: bool = False,
     ) -> None:
         self._attempts: Counter[tuple[int, str]] | None = Counter() if repeats else None
+        self._kept = greetings
         self._lane_width = lane_width
         self.ranges: dict[str, dict[str, float]] = {}
         self._lost = lost or LostSites()
@@ -415,7 +449,7 @@ class Summing:
         self.sites = sorted(sites)
         count = len(self.sites)
         self.colluding = messages.colluders(count) if colluding is None else colluding
-        self._greetings: dict[str, messages.Greeted] = {}
+        self._greetings = read_greetings(greetings)
         self._roster: Roster | None = None
 
     def sum(
@@ -433,6 +467,16 @@ class Summing:
             return self._by_groups(step, ask, names, exchange=exchange, combining=combining)
         found = self._over(step, ask, names, exchange=exchange, labels=labels)
         return found or SumResult({}, [], 0)
+
+    def leave_out(self, sites: Sequence[str]) -> list[str]:
+        """Note that these sites are away where the run goes on; gives all that ever were.
+
+        Sums are made without them from now on, and sites do not help to sum a set that grows.
+        Before any site has greeted, nothing was summed.
+        """
+        if self._greetings:
+            self._lost.note(sites, round=AWAY, step="")
+        return sorted({*sites, *self._lost.at(AWAY, "")})
 
     def _by_groups(
         self, step: Step, ask: object, names: list[str], *, exchange: Exchange, combining: Combining
@@ -554,6 +598,9 @@ class Summing:
         if self._roster is not None:
             return self._roster
         self._greetings |= exchange.ask(steps.GREET, messages.Greet(self._run), self.sites)
+        if self._kept is not None:
+            held = {name: asdict(one) for name, one in sorted(self._greetings.items())}
+            write_of_run(self._kept, json.dumps(held, indent=1).encode())
         missing = sorted(set(self.sites) - self._greetings.keys())
         if missing:
             raise FederationError(

@@ -8,8 +8,10 @@ empty one.
 
 from __future__ import annotations
 
+import functools
 import io
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from nvflare.apis.event_type import EventType
@@ -27,8 +29,8 @@ from confide.federation.messages import encode
 from confide.files import Tree, path_inside, private_folder
 from confide.flare.agreements import SITE_FILE
 from confide.flare.joining import OUTCOME, TOPIC, EventBuffer, collect
-from confide.flare.kit import SERVER, STARTS_WITHIN, Submission, open_kit
-from confide.flare.nvidia import engine, service
+from confide.flare.kit import SERVER, STARTS_WITHIN, Kit, Submission, open_kit
+from confide.flare.nvidia import engine, processes, service
 from confide.flare.peers import open_signer
 from confide.flare.server import Conductor, server_evidence
 from confide.flare.site import SignedHome, SiteHome
@@ -103,6 +105,8 @@ SILENCE = 45.0
 """Seconds without a heartbeat before a site's process counts as lost; it sends one every ten."""
 COLLECTED = "confide"
 """The name of the folder in the lead's download."""
+CATCH_UP = 30.0
+"""Seconds in which the process of a site that is connected again may be heard again, too."""
 RUNS, PUBLIC = "runs", "public"
 """Folders in the server's kit: its runs, and the files that a public set may be read from."""
 
@@ -129,6 +133,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         self._outbox = engine.Outbox()
         self._heard: dict[str, float] = {}
         self._begun = time.monotonic()
+        self._absent: frozenset[str] = frozenset()
 
     def set_communicator(self, communicator: WFCommServer) -> None:
         """Listen to every heartbeat of a site's process, and let nobody else end the run.
@@ -170,6 +175,8 @@ class ConfideController(Controller):  # type: ignore[misc]
         if self._conducted(order, folder, root=root, abort_signal=abort_signal, fl_ctx=fl_ctx):
             self._events.write(folder)
             collect(folder, collected)
+        else:
+            self._events.write(collected)
 
     def _conducted(
         self,
@@ -184,14 +191,14 @@ class ConfideController(Controller):  # type: ignore[misc]
         sites = order.sites
         self._begun = time.monotonic()
         flare = engine.FlareEngine(
-            self, fl_ctx, abort_signal, self._outbox, tuple(sorted(sites)), gone=self._is_silent
+            self, fl_ctx, abort_signal, self._outbox, tuple(sorted(sites)), gone=self._gone
         )
         (folder / OUTCOME).unlink(missing_ok=True)
         there = {one.name for one in fl_ctx.get_engine().get_clients()}
-        if not set(sites) <= there:
-            return False  # no site has this name, or it has just left
+        self._absent = frozenset(sites) - there
         try:
-            evidence = server_evidence(open_kit(root, "server"), **order.model_dump())
+            kit = open_kit(root, "server")
+            evidence = server_evidence(kit, **order.model_dump())
             conductor = Conductor(
                 order.run,
                 order.settings,
@@ -200,13 +207,14 @@ class ConfideController(Controller):  # type: ignore[misc]
                 folder=folder,
                 public=root / PUBLIC,
                 evidence=evidence,
+                recheck=functools.partial(self._recheck, kit),
             )
             conductor.conduct(self._events)
             self._events.end()
         except EngineError:
-            return False  # FLARE ended it
+            return False  # FLARE ended it, or a site is back
         except QuorumError as error:
-            if any(fault.code == "lost" for fault in error.faults):
+            if any(fault.code in ("absent", "lost") for fault in error.faults):
                 return False
             self._events.fail(error)
         except ConfideError as error:
@@ -216,10 +224,30 @@ class ConfideController(Controller):  # type: ignore[misc]
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing: checkpoints are whole at all times."""
 
-    def _is_silent(self, site: str) -> bool:
-        heard = self._heard.get(site)
-        now = time.monotonic()
-        return now - self._begun > STARTS_WITHIN if heard is None else now - heard > SILENCE
+    def _gone(self, site: str) -> str | None:
+        if site in self._absent:
+            return "absent"
+        heard, now = self._heard.get(site), time.monotonic()
+        silent = now - self._begun > STARTS_WITHIN if heard is None else now - heard > SILENCE
+        return "lost" if silent else None
+
+    def _recheck(self, kit: Kit, sites: Sequence[str]) -> None:
+        """Raise EngineError if one of these sites is connected, and has no process in this run.
+
+        The lead then submits the run again, with it. A process whose connection was cut goes on by
+        itself, if it is still there.
+        """
+        give_up = time.monotonic() + CATCH_UP
+        while True:
+            heard = processes.heard_from(kit)
+            back = [site for site in sites if site in heard and self._gone(site)]
+            if not back or self._absent & set(back) or time.monotonic() > give_up:
+                break
+            time.sleep(1.0)
+        if back:
+            why = f"{', '.join(back)}: connected again; the run goes on with it from this round"
+            self._events.again(why)
+            raise EngineError(why)
 
     def _answer_events(self, topic: str, data: object, fl_ctx: FLContext) -> Tree:
         since = data.get("since", 0) if isinstance(data, dict) else 0

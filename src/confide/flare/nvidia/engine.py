@@ -251,7 +251,7 @@ class FlareEngine:
         stop: FLARE's signal that the run shall end.
         outbox: where large asks wait to be fetched.
         sites: the names of all sites, sorted.
-        gone: says whether a site's process is lost.
+        gone: the code of a site that has no process in this submission, or whose process is lost.
     """
 
     controller: Controller
@@ -259,7 +259,7 @@ class FlareEngine:
     stop: Signal
     outbox: Outbox
     sites: tuple[str, ...]
-    gone: Callable[[str], bool]
+    gone: Callable[[str], str | None]
 
     def deliver(
         self,
@@ -270,7 +270,9 @@ class FlareEngine:
         timeout: float | None,
         seals: Mapping[str, bytes] | None = None,
     ) -> Generator[Delivery, None, None]:
-        """Every asked site's reply, in the order they come, or a failure: `lost` or `timeout`.
+        """Every asked site's reply, in the order they come, or a failure.
+
+        The codes of failures are `absent`, `lost` and `timeout`.
 
         `seals` vouch for the asks (`federation.seals`). Raises EngineError if FLARE ends the run,
         RunError if a large reply finds no room on the disk.
@@ -281,11 +283,16 @@ class FlareEngine:
         different = {id(data): data for data in asks.values()}
         carried = {key: self.outbox.put(data) for key, data in different.items()}
         open_tasks = {}
+        absent = {site for site in asks if self.gone(site) == "absent"}
         for site, data in sorted(asks.items()):
+            if site in absent:
+                continue
             ask = write_ask(round, carried[id(data)], seal=(seals or {}).get(site, b""))
             open_tasks[site] = self._send(site, step, ask, heard, over)
         start = time.monotonic()
         try:
+            for site in sorted(absent):
+                yield _failed(site, "absent", 0.0)
             while open_tasks:
                 if self.stop.triggered:
                     raise EngineError("the engine ended the run while sites were being asked")
@@ -364,7 +371,7 @@ class FlareEngine:
         if late or status == TaskCompletionStatus.TIMEOUT:
             return "timeout"
         over = status is not None and status != TaskCompletionStatus.OK
-        return "lost" if over or self.gone(site) else None
+        return "lost" if over else self.gone(site)
 
     def _cancel(self, task: Task) -> None:
         if task.completion_status is None:

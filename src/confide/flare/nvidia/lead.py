@@ -23,7 +23,9 @@ from nvflare.fuel.flare_api.flare_api import Session
 from confide import files
 from confide.errors import EngineError, RunError, SettingsError, printable
 from confide.federation.events import Event, Watcher, unwatched
+from confide.federation.secure.messages import colluders, threshold
 from confide.flare import joining
+from confide.flare.agreements import ALONE
 from confide.flare.kit import CLASSES, Kit, connection_problem, expiry_message, open_kit
 from confide.flare.nvidia.proxied import use_proxy
 from confide.flare.peers import Signer, open_signer
@@ -53,6 +55,10 @@ SENT_WITHIN = 60.0
 """Seconds before a site resends a reply that got lost: enough for the 1 MiB still under way when
 the last part was handed over, and for the server to take it."""
 LOST = "the engine lost the run; submitted again"
+NOT_IN = "{}: not connected, so not in this run: under masks no site joins later"
+COMES_BACK = 30.0
+"""Seconds to wait for sites that are away before a run that can do without them is submitted again.
+Most come back: the server takes 25 to see that one is away."""
 
 
 @dataclass
@@ -334,16 +340,19 @@ def follow_run(
     folder = RunFolder(out)
     if settings.federation.sums is not None:
         folder.check(settings, resume=resume)
-    session = connect()
+    session, watch = connect(), on_event or unwatched
     try:
         connected = session.connected()
-        settings = with_sums(settings, len(sites or connected))
+        named = sorted(sites) or connected
+        settings = with_sums(settings, len(named))
         folder.check(settings, resume=resume)
-        missing = sorted(set(sites) - set(connected))
-        if not resume and (missing or not connected):
+        missing = sorted(set(named) - set(connected))
+        least = fewest_there(settings, len(named))
+        if not resume and (len(named) - len(missing) < least or not named):
+            some = f"at least {least} of " if least < len(named) else ""
             raise EngineError(
                 f"not connected: {', '.join(missing)}" if missing else "no site is connected",
-                expected=", ".join(sites) or "at least one site",
+                expected=some + ", ".join(named) if named else "at least one site",
                 got=", ".join(connected) or "none",
                 fix="at the site, `confide site status` says why; `confide site start` starts it",
             )
@@ -352,14 +361,29 @@ def follow_run(
                 record = LeadRecord.read(folder)
                 (folder.path / STOPPED).unlink(missing_ok=True)
             else:
-                own = joining.new_run_name(settings, name)
-                record = LeadRecord(own, sorted(sites) or connected, [])
+                if settings.federation.sums == "masked" and missing:
+                    named = [site for site in named if site not in missing]
+                    watch(Event("failed", message=NOT_IN.format(", ".join(missing))))
+                record = LeadRecord(joining.new_run_name(settings, name), named, [])
                 record.write(folder)  # the settings come last: with them the folder is taken
                 folder.write("settings.toml", dump(settings))
-            watch = on_event or unwatched
             return _Follower(settings, folder, record, session, watch, place).to_its_end()
     finally:
         session.close()
+
+
+def fewest_there(settings: Settings, sites: int) -> int:
+    """The sites, of N, that must be connected for a run to begin or to go on.
+
+    `federation.at_least` of them. Under masks those that begin are the sites of all sums of the
+    run, and no fewer than a sum of all N would cover.
+    """
+    own = settings.federation
+    if not 0 < own.at_least < sites or settings.method == ALONE:
+        return sites
+    if own.sums != "masked":
+        return own.at_least
+    return max(own.at_least, threshold(sites, own.colluding or colluders(sites)))
 
 
 def with_sums(settings: Settings, sites: int) -> Settings:
@@ -383,11 +407,11 @@ def with_sums(settings: Settings, sites: int) -> Settings:
 
 
 def write_submission(
-    folder: Path, settings: Settings, record: LeadRecord, *, place: Signer
+    folder: Path, settings: Settings, record: LeadRecord, *, place: Signer, least: int
 ) -> Path:
     """The submission that FLARE expects: the names of our two classes, and the settings. No code.
 
-    Gives the folder that holds it.
+    The server begins once `least` of the sites are connected. Gives the folder that holds it.
     """
     controller, executor = CLASSES
     order = joining.Order.signed_by(
@@ -404,8 +428,7 @@ def write_submission(
         "meta.json": {
             "name": record.run,
             "resource_spec": {},
-            "min_clients": len(record.sites),
-            "mandatory_clients": record.sites,
+            "min_clients": least,
             "deploy_map": {"app": ["server", *record.sites]},
         },
         "app/config/config_fed_server.json": {
@@ -468,8 +491,10 @@ class _Follower:
                     got=printable(outcome.get("status")),
                     fix="look at the server's and the sites' logs, then continue with --resume",
                 )
-            self.watch(Event("failed", self.round or None, message=LOST))
+            said = printable(outcome.get("why") or LOST)
+            self.watch(Event("failed", self.round or None, message=said))
             time.sleep(min(2.0 * (vain + 1), 10.0))
+            self._wait_a_while()
             submission = self._submit()
 
     def _submission_to_follow(self) -> str:
@@ -493,6 +518,22 @@ class _Follower:
                 return last  # it waits for a site
             time.sleep(0.3)  # it is just starting, or has failed and is being cleaned up
 
+    def _wait_a_while(self) -> None:
+        """Wait for sites that are away, if the run could go on without them."""
+        give_up = time.monotonic() + COMES_BACK
+        while self._least < len(self.record.sites) and time.monotonic() < give_up:
+            if set(self.record.sites) <= set(self.session.connected()):
+                return
+            time.sleep(1.0)
+
+    @property
+    def _least(self) -> int:
+        """The sites that the server waits for; at first all that are in masked sums."""
+        first = not self.record.submissions and self.settings.federation.sums == "masked"
+        return (
+            len(self.record.sites) if first else fewest_there(self.settings, len(self.record.sites))
+        )
+
     def _add(self, submissions: list[str]) -> None:
         self.record.submissions += submissions
         self.record.write(self.folder)
@@ -501,7 +542,9 @@ class _Follower:
         self._check_not_stopped()
         with tempfile.TemporaryDirectory() as folder:
             submission = self.session.submit(
-                write_submission(Path(folder), self.settings, self.record, place=self.place)
+                write_submission(
+                    Path(folder), self.settings, self.record, place=self.place, least=self._least
+                )
             )
         self._add([submission])
         try:

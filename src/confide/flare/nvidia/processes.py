@@ -176,7 +176,6 @@ def status(kit: Kit) -> Status:
             trouble = str(error)
     left = kits.expires(kit) - datetime.datetime.now(datetime.UTC)
     since = None if resident is None else resident.create_time()
-    heard = state.get("sites", {}) if mine else {}
     return Status(
         kind=kit.kind,
         name=kit.name,
@@ -186,11 +185,16 @@ def status(kit: Kit) -> Status:
         memory=sum(one.info["memory_info"].rss for one in processes if one.info["memory_info"]),
         runs=sum(_runs(one, *RUN) for one in processes) or (state.get("runs", 0) if mine else 0),
         connected=connected,
-        sites=tuple(sorted(site for site, at in heard.items() if _just(at))),
+        sites=tuple(sorted(heard_from(kit))) if mine else (),
         revoked=revoked(kit) if kit.kind == SERVER else (),
         days_left=math.floor(left.total_seconds() / 86400),
         trouble=trouble or (TURNED_AWAY if refused and not connected else ""),
     )
+
+
+def heard_from(kit: Kit) -> set[str]:
+    """The sites that a running server has heard from lately, by its kit."""
+    return {site for site, at in _state(kit).get("sites", {}).items() if _just(at)}
 
 
 def _just(at: float) -> bool:
