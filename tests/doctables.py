@@ -51,6 +51,8 @@ OWN = {
     "consortium init": "deployment.md#1-found-the-consortium",
     "consortium approve": "deployment.md#the-sites-own-keys",
     "consortium add": "deployment.md#the-sites-own-keys",
+    "consortium adopt": "flare-consortium.md",
+    "consortium submission": "flare-consortium.md",
     "consortium": "deployment.md#later",
     "server start": "deployment.md#3-start-server-and-sites",
     "server stop": "deployment.md#keep-it-running",

@@ -200,7 +200,8 @@ def test_a_site_in_kubernetes_is_held_in() -> None:
                 for verb in one["verbs"]
             }
             assert rights == {
-                ("pods", "get"), ("pods", "create"), ("pods", "delete"), ("events", "list"),
+                ("pods", "get"), ("pods", "create"), ("pods", "delete"),
+                ("pods", "deletecollection"), ("events", "list"),
                 ("secrets", "create"), ("secrets", "update"), ("secrets", "patch"),
                 ("secrets", "delete"),
             }  # fmt: skip

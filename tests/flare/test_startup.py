@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hashlib
 import importlib
@@ -30,7 +31,7 @@ from confide.errors import EngineError, KitError
 from confide.flare import kit as naming
 from confide.flare import kit as policies
 from confide.flare import kit as startup
-from confide.flare.kit import Consortium, Kit, expires, open_consortium, open_kit
+from confide.flare.kit import Consortium, Kit, adopt_kit, expires, open_consortium, open_kit
 from confide.flare.nvidia import consortium, service
 from confide.flare.nvidia.consortium import add_site, create_consortium, renew_kit
 
@@ -341,6 +342,28 @@ def test_what_is_no_kit_is_refused(founded, copied, tmp_path):
     kit.key.unlink()
     with pytest.raises(KitError, match=r"client\.key"):
         open_kit(kit.path)
+
+
+def test_flares_description_of_a_kit_is_enough_to_adopt_it(copied):
+    """That of others' kits too: test_real_plain.py. What it says is checked like our own."""
+    for kit in copied.kits():
+        described = kit.path / "local" / "confide.json"
+        described.unlink()
+        assert adopt_kit(kit.path, lead="lead@confide.lead") == dataclasses.replace(
+            kit, user="lead@confide.lead"
+        )
+        described.unlink()
+        (file,) = kit.path.glob("startup/fed_*.json")
+        text = file.read_text()
+        for bad in ("[]", "{}", text.replace("8443", "many"), text.replace('"trial"', '"a\\nb"')):
+            file.write_text(bad)
+            with pytest.raises(KitError, match=r"cannot be read|is damaged"):
+                adopt_kit(kit.path, lead="lead@confide.lead")
+        file.write_text(text)
+        for lead in ("lead", "lead@", "@confide.lead", "a b@confide.lead", "lead@a b"):
+            with pytest.raises(KitError, match=r"cannot have this name|not the name of a host"):
+                adopt_kit(kit.path, lead=lead)
+        assert not described.exists()
 
 
 def test_what_is_no_consortium_is_refused(copied, tmp_path):

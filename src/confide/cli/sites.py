@@ -136,6 +136,52 @@ def consortium_add(folder: Path, *, site: str) -> None:
     _show_kits((kit,), f"consortium {kit.consortium}")
 
 
+@command(consortium, "adopt")
+def consortium_adopt(kit: Path, *, lead: str) -> None:
+    """Let confide use a kit of a consortium that already runs FLARE.
+
+    Options:
+        kit: The startup kit that FLARE's provisioner made.
+        lead (NAME@HOST): Who starts runs, by the name in FLARE's project.
+    """
+    from confide.flare.kit import CLASSES, adopt_kit
+    from confide.flare.peers import open_signer
+
+    adopted = adopt_kit(kit, lead=lead)
+    open_signer(adopted, make=True)
+    who = {"site": f"site {adopted.name}", "lead": f"the lead {adopted.name}"}
+    screen.say(f"{kit}: {who.get(adopted.kind, 'the server')}", style="bold")
+    if adopted.kind != "lead":
+        screen.say("class_allow_list in local/resources.json must have:", *CLASSES)
+
+
+@command(consortium, "submission")
+def consortium_submission(
+    settings: str,
+    *,
+    kit: Path,
+    sites: list[str],
+    into: Path,
+    overrides: list[str] | None = None,
+    out: Path | None = None,
+) -> None:
+    """Write a run as a job folder, which FLARE's own tools submit.
+
+    Options:
+        kit (DIR): The lead's startup kit.
+        sites (--site NAME): A site to take part; repeat for each.
+        into (DIR): Where the folder is written.
+        out (DIR): The run's folder; under runs/ by default.
+    """
+    from confide.flare.nvidia import lead
+
+    written = lead.write_run(
+        settings, kit=kit, sites=sites, into=into, overrides=overrides or (), out=out
+    )
+    screen.say(f"{written}: submit it with FLARE's own tools; it holds no code", style="bold")
+    screen.say("then `confide coordinate --resume` brings home what it left")
+
+
 _MOVES = {
     "site": "The site moves its own files from the old kit to the new one: local/site.toml,"
     " local/consent.toml, local/consent-runs.jsonl and the folder identity.",

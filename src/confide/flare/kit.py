@@ -44,7 +44,15 @@ from confide.errors import (
     printable,
 )
 from confide.federation.messages import MOST_BYTES
-from confide.files import Tree, decode_json, file_bytes, file_text, plain_name, write_atomically
+from confide.files import (
+    Tree,
+    decode_json,
+    file_bytes,
+    file_text,
+    for_the_owner,
+    plain_name,
+    write_atomically,
+)
 from confide.flare.proxies import tunnel
 from confide.settings.reading import expected
 from confide.settings.sitefile import LauncherTable, Proxy
@@ -303,6 +311,8 @@ def write_policies(folder: Path, kind: Kind, *, launcher: LauncherTable | None =
 
 
 SCHEMA = 1
+LEADS = "confide.lead"
+"""The domain of leads in certificates of confide's own consortia."""
 PORT = 8002
 DAYS = 365
 
@@ -315,7 +325,10 @@ ASKING = "request"
 
 @dataclass(frozen=True)
 class Kit:
-    """A startup kit. `identity` is the server's name in its certificate, `user` the lead's."""
+    """A startup kit. `identity` is the server's name in its certificate, `user` the lead's.
+
+    In the kit of a server or site, `user` is empty if the consortium is confide's own.
+    """
 
     path: Path
     kind: Kind
@@ -432,6 +445,56 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
                 fix="restore the kit from a backup, or ask the founder for a new one",
             )
     return kit
+
+
+_FLARES = {"fed_server.json": "server", "fed_client.json": "site", "fed_admin.json": "lead"}
+"""FLARE's own description of a startup kit, and whose kit has it."""
+
+
+@for_the_owner()
+def adopt_kit(folder: Path, *, lead: str) -> Kit:
+    """Describe a kit that `nvflare provision` made, so that confide's commands take it.
+
+    `lead` is the person who starts runs, by the name in FLARE's project. Nothing of FLARE's own in
+    the kit is changed. Raises KitError.
+    """
+    found = [name for name in _FLARES if (folder / "startup" / name).is_file()]
+    if len(found) != 1 or (folder / "local" / DESCRIPTION).exists():
+        raise KitError(
+            "this kit is described already" if found else "this is not a startup kit of FLARE",
+            expected=f"a folder startup with one of {', '.join(_FLARES)}, and no {DESCRIPTION}",
+            where=str(folder),
+        )
+    file, kind = folder / "startup" / found[0], _FLARES[found[0]]
+    certificate = file.with_name(f"{'server' if kind == SERVER else 'client'}.crt")
+    who, _, domain = lead.partition("@")
+    try:
+        shown = x509.load_pem_x509_certificate(file_bytes(certificate)).subject
+        own = str(shown.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+        held = decode_json(file_text(file))
+        if kind == "lead":
+            at = held["admin"]
+            place = (at["project_name"], at["host"], at["port"], at["server_identity"])
+        else:
+            at = held["servers"][0]
+            host, _, port = at["service"]["target"].rpartition(":")
+            place = (at["name"], host, int(port), own if kind == SERVER else at["identity"])
+        consortium, host, port, identity = place
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise _damaged("this part of the kit cannot be read", file) from error
+    check_form("lead", who)
+    check_host(domain)
+    if kind == "lead" and own != lead:
+        raise KitError("this is another person's kit", expected=lead, got=own, where=str(folder))
+    if kind == "site":
+        check_site(own, host=str(host))
+    name = {"server": SERVER, "site": own, "lead": who}[kind]
+    held = {"kind": kind, "name": name, "consortium": consortium, "host": host, "port": port,
+            "identity": identity, "user": lead}  # fmt: skip
+    path = folder / "local" / DESCRIPTION
+    _described(Kit, {"schema": SCHEMA, **held}, file, path=folder)
+    write_atomically(path, (json.dumps({"schema": SCHEMA, **held}, indent=2) + "\n").encode())
+    return open_kit(folder)
 
 
 def expires(kit: Kit) -> datetime.datetime:

@@ -36,7 +36,7 @@ from confide.federation.failures import Refusal
 from confide.federation.keys import load_private, save_private
 from confide.federation.seals import is_digest, statement
 from confide.files import decode_json, file_bytes, file_text, for_the_owner, write_atomically
-from confide.flare.kit import Kit, check_peer
+from confide.flare.kit import LEADS, Kit, check_peer
 
 # --- Identity keys
 #
@@ -366,7 +366,8 @@ def _is_certified(kit: Kit, card: Card) -> bool:
     now = datetime.datetime.now(datetime.UTC)
     if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:
         return False
-    names = {"server": kit.identity, "site": card.name, "lead": f"{card.name}@confide.lead"}
+    domain = kit.user.partition("@")[2] or LEADS
+    names = {"server": kit.identity, "site": card.name, "lead": f"{card.name}@{domain}"}
     found = shown.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return [str(one.value) for one in found] == [names.get(card.kind)]
 

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 import docker
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_launcher_spec import JobProcessArgs
@@ -232,7 +233,7 @@ OWN_CONTAINER = {
 
 
 def test_a_container_of_a_run_is_like_the_sites_without_dockers_socket(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     started: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     door = kit.path.parent / "docker.sock"
@@ -252,17 +253,24 @@ def test_a_container_of_a_run_is_like_the_sites_without_dockers_socket(
             started.append((given, more))
             return SimpleNamespace(id="new", wait=lambda: {"StatusCode": 0}, status="running")
 
+        def left(filters: dict[str, str]) -> list[Any]:
+            assert filters == {"label": f"confide.kit={kit.path}"}
+            return [SimpleNamespace(remove=lambda force: started.append((("removed",), {})))]
+
         containers = SimpleNamespace(
-            run=run, get=lambda name: SimpleNamespace(attrs=own, status="running", id="new")
-        )
+            run=run, list=left,
+            get=lambda name: SimpleNamespace(attrs=own, status="running", id="new"),
+        )  # fmt: skip
         client = SimpleNamespace(ping=lambda: True, containers=containers)
         monkeypatch.setattr(docker, "from_env", lambda: client)
         choose(kit, by="docker", gpus=2, cpus=3, memory="4Gi")
+        built(kit).handle_event(EventType.SYSTEM_BOOTSTRAP, FLContext())
+        assert started.pop() == (("removed",), {})
         built(kit).launch_job(dict(HOSTILE), context(kit, port=4711))
     ((image,), said) = started.pop()
     assert "evil" not in f"{image}{said}"
     assert (image, said["network"], said["user"]) == ("sha256:ours", "consortium", "1000:1000")
-    assert said["command"][:4] == [
+    assert said["entrypoint"] == [
         sys.executable, "-u", "-m", "nvflare.private.fed.app.client.worker_process"
     ]  # fmt: skip
     assert "stcp://172.18.0.3:4711" in said["command"]
@@ -272,9 +280,15 @@ def test_a_container_of_a_run_is_like_the_sites_without_dockers_socket(
         ("/host/kit", str(kit.path), False), ("/host/text", "/text", True), ("memory", "/m", False)
     ]  # fmt: skip
     assert (said["read_only"], said["cap_drop"], said["init"]) == (True, ["ALL"], True)
+    assert said["labels"] == {"confide.kit": str(kit.path)}
     assert "privileged" not in said and said["security_opt"] == ["no-new-privileges:true"]
     assert (said["nano_cpus"], said["mem_limit"]) == (3 * 10**9, 4 * 2**30)
     assert said["device_requests"][0]["Count"] == 2
+    monkeypatch.setattr(docker.types, "Mount", lambda **given: 1 / 0)
+    launcher = built(kit)
+    with pytest.raises(ZeroDivisionError):
+        launcher.launch_job(dict(HOSTILE), context(kit))
+    assert "cannot be started: division by zero" in caplog.text
     own["NetworkSettings"]["Networks"]["another"] = {"IPAddress": "10.0.0.1"}
     with pytest.raises(KitError, match="exactly one network"):
         choose(kit, by="docker")
@@ -284,7 +298,7 @@ OWN_POD = tomllib.loads("""
 [metadata]
 name = "north-0"
 namespace = "ward"
-labels = { "app.kubernetes.io/instance" = "north" }
+labels = { "app.kubernetes.io/instance" = "north", "pod-template-hash" = "0" }
 [status]
 podIP = "10.1.2.3"
 [spec]
@@ -326,6 +340,9 @@ class Cluster:
     def create_namespaced_secret(self, namespace: str, body: dict[str, Any]) -> None:
         self.made.append(("secret", body))
 
+    def delete_collection_namespaced_pod(self, namespace: str, label_selector: str) -> None:
+        self.made.append(("deleted", {"labels": label_selector}))
+
     def patch_namespaced_secret(self, name: str, namespace: str, body: dict[str, Any]) -> None:
         self.made.append(("owner", body))
 
@@ -347,6 +364,7 @@ def rendered_pod(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> tuple[Cluster, di
     (token / "namespace").write_text("ward")
     monkeypatch.setattr(launchers, "_TOKEN", str(token))
     choose(kit, by="k8s", gpus=1, cpus=4, memory="8Gi")
+    built(kit).handle_event(EventType.SYSTEM_BOOTSTRAP, FLContext())
     built(kit).launch_job(dict(HOSTILE), context(kit, port=4711))
     return cluster, dict(cluster.made)["pod"]
 
@@ -355,7 +373,10 @@ def test_a_pod_of_a_run_is_like_the_sites_without_the_token(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, pod = rendered_pod(kit, monkeypatch)
-    assert [what for what, _ in cluster.made] == ["secret", "pod", "owner"]
+    assert [what for what, _ in cluster.made] == ["deleted", "secret", "pod", "owner"]
+    labels = {"app.kubernetes.io/instance": "north", "app.kubernetes.io/component": "run"}
+    assert pod["metadata"]["labels"] == labels
+    assert cluster.made[0][1]["labels"] == ",".join(f"{key}={one}" for key, one in labels.items())
     assert "evil" not in str(cluster.made) and "the token" not in str(pod)
     spec, (run,) = pod["spec"], pod["spec"]["containers"]
     assert spec["automountServiceAccountToken"] is False and "serviceAccountName" not in spec
@@ -382,9 +403,9 @@ def test_a_pod_of_a_run_is_one_to_kubernetes(kit: Kit, monkeypatch: pytest.Monke
 def test_a_process_that_waits_for_its_place_is_not_lost() -> None:
     controller = ConfideController("r", "", ["north"], "")
     controller._begun -= SILENCE + 1
-    assert not controller._is_silent("north")
+    assert controller._gone("north") is None
     controller._heard["north"] = controller._begun
-    assert controller._is_silent("north")
+    assert controller._gone("north") == "lost"
     del controller._heard["north"]
     controller._begun -= STARTS_WITHIN
-    assert controller._is_silent("north")
+    assert controller._gone("north") == "lost"

@@ -200,7 +200,7 @@ def provision(made: Consortium, out: Path, *, names: Sequence[str]) -> list[Kit]
 
     Raises KitError.
     """
-    org, user = kits.organisation(made.name), f"{made.lead}@confide.lead"
+    org, user = kits.organisation(made.name), f"{made.lead}@{kits.LEADS}"
     identity = made.host[:64]  # the longest name of a certificate
     ports = {"fed_learn_port": made.port, "default_host": made.host}
     people = {SERVER: Participant("server", identity, org, ports)}  # FLARE needs one

@@ -10,22 +10,25 @@ and MEMORY are the site's own, and an agreement that is withdrawn is withdrawn t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import socket
 import stat
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, JobConstants
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
-from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs
+from nvflare.apis.job_launcher_spec import JobHandleSpec, JobLauncherSpec, JobProcessArgs
 from nvflare.app_opt.job_launcher.docker_launcher import (
     ClientDockerJobLauncher,
     DockerJobHandle,
@@ -59,7 +62,6 @@ _PROGRAMS = ("sbatch", "squeue", "sacct", "scancel")
 _PASSED = re.compile(r"(CONFIDE_(?!KIT)|HF_|MALLOC_|NVFLARE_(?!SLURM_)|OMP_|PYTHON)\w*|TMPDIR")
 """The variables of the site's process that the process of a run gets too; not the mark of those
 that run beside it."""
-_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def check_launcher(kit: Kit, site: SiteFile) -> None:
@@ -112,6 +114,31 @@ def _module(fl_ctx: FLContext) -> str:
     return str(fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)[JobProcessArgs.EXE_MODULE][1])
 
 
+class Launcher(JobLauncherSpec, ABC):  # type: ignore[misc]
+    """Starts the process of a run, and tells the site's own log why it cannot."""
+
+    def launch_job(self, job_meta: Tree, fl_ctx: FLContext) -> JobHandleSpec:
+        """FLARE's name for `start`."""
+        try:
+            return self.start(job_meta, fl_ctx)
+        except Exception as error:
+            self.logger.error("the process of a run cannot be started: %s", error)
+            raise
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """When the site's own process starts, end what an earlier one left."""
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            self.end_left()
+        super().handle_event(event_type, fl_ctx)
+
+    def end_left(self) -> None:
+        """End runs of an earlier process of this site: two must not write to one MEMORY."""
+
+    @abstractmethod
+    def start(self, job_meta: Tree, fl_ctx: FLContext) -> JobHandleSpec:
+        """Start the process of a run. Of what the lead wrote, only the id is looked at."""
+
+
 # --- Slurm
 
 
@@ -136,7 +163,7 @@ def image_mounts(kit: Path, site: SiteFile) -> list[BindMount]:
     return [BindMount(str(path), str(path), mode) for path, mode in sorted(paths.items())]
 
 
-class SlurmLauncher(ClientSlurmJobLauncher):  # type: ignore[misc]
+class SlurmLauncher(Launcher, ClientSlurmJobLauncher):  # type: ignore[misc]
     """Submits a run's process to Slurm; with an `image`, it runs in Apptainer there."""
 
     def __init__(
@@ -167,13 +194,13 @@ class SlurmLauncher(ClientSlurmJobLauncher):  # type: ignore[misc]
         wanted = {"num_of_gpus": gpus, "num_of_cpus": cpus, "memory": memory}
         self._wanted = {name: one for name, one in wanted.items() if one}
 
-    def launch_job(self, job_meta: Tree, fl_ctx: FLContext) -> JobHandleSpec:
+    def start(self, job_meta: Tree, fl_ctx: FLContext) -> JobHandleSpec:
         """Submit it as the site's own file says: of what the lead wrote, only the id counts."""
         own = {
             JobConstants.JOB_ID: job_meta[JobConstants.JOB_ID],
             JobMetaKey.RESOURCE_SPEC.value: {fl_ctx.get_identity_name(): self._wanted},
         }
-        return super().launch_job(own, fl_ctx)
+        return ClientSlurmJobLauncher.launch_job(self, own, fl_ctx)
 
     def _load_study_runtime(self, study: str | None) -> StudyRuntime:
         env = passed_on()
@@ -188,6 +215,10 @@ class SlurmLauncher(ClientSlurmJobLauncher):  # type: ignore[misc]
 
 
 # --- Docker
+
+
+_LABEL = "confide.kit"
+"""The label of a run's container: whose it is."""
 
 
 def _docker() -> Any:
@@ -223,14 +254,20 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-class DockerLauncher(ClientDockerJobLauncher):  # type: ignore[misc]
+class DockerLauncher(Launcher, ClientDockerJobLauncher):  # type: ignore[misc]
     """Starts a run's process in a container like the site's own, without Docker's socket."""
 
     def __init__(self, kit: str, *, gpus: int = 0, cpus: int = 0, memory: str = "") -> None:
         super().__init__(workspace=kit, timeout=120)
         self._wanted = (gpus, cpus, memory)
 
-    def launch_job(self, job_meta: Tree, fl_ctx: FLContext) -> JobHandleSpec:
+    def end_left(self) -> None:
+        """Remove containers of this kit's runs; in one of them there is no Docker to be asked."""
+        with contextlib.suppress(EngineError):
+            for one in _docker().containers.list(filters={"label": f"{_LABEL}={self.workspace}"}):
+                one.remove(force=True)
+
+    def start(self, job_meta: Tree, fl_ctx: FLContext) -> JobHandleSpec:
         """Start it as the site's own file says. Raises EngineError."""
         import docker
 
@@ -238,8 +275,7 @@ class DockerLauncher(ClientDockerJobLauncher):  # type: ignore[misc]
         own = _own_container(reached)
         ((network, at),) = own["NetworkSettings"]["Networks"].items()
         flags, options, credentials = _arguments(fl_ctx, at["IPAddress"])
-        command = [sys.executable, "-u", "-m", _module(fl_ctx)]
-        command += [word for pair in flags.items() for word in pair] + ["--set", *options]
+        command = [word for pair in flags.items() for word in pair] + ["--set", *options]
         gpus, cpus, memory = self._wanted
         held, limits = own["HostConfig"], dict[str, object]()
         if gpus:
@@ -253,9 +289,10 @@ class DockerLauncher(ClientDockerJobLauncher):  # type: ignore[misc]
         name = f"{fl_ctx.get_identity_name()}-{job_meta[JobConstants.JOB_ID]}".lower()
         container = reached.containers.run(
             own["Image"],
-            entrypoint=[],
+            entrypoint=[sys.executable, "-u", "-m", _module(fl_ctx)],
             command=command,
             name=name,
+            labels={_LABEL: self.workspace},
             network=network,
             detach=True,
             auto_remove=True,
@@ -287,16 +324,18 @@ class DockerLauncher(ClientDockerJobLauncher):  # type: ignore[misc]
 # --- Kubernetes
 
 
-class PodLauncher(ClientK8sJobLauncher):  # type: ignore[misc]
+_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+_INSTANCE, _COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
+
+
+class PodLauncher(Launcher, ClientK8sJobLauncher):  # type: ignore[misc]
     """Starts a run's process in a pod like the site's own, without the token of Kubernetes."""
 
     def __init__(self, kit: str, *, gpus: int = 0, cpus: int = 0, memory: str = "") -> None:
         super().__init__(config_file_path="")
-        self._kit = kit
         self._wanted = (gpus, cpus, memory)
 
-    def launch_job(self, job_meta: Tree, fl_ctx: FLContext) -> JobHandleSpec:
-        """Start it as the site's own file says."""
+    def _own_pod(self) -> Tree:
         from kubernetes import client, config
 
         config.load_incluster_config()
@@ -304,6 +343,22 @@ class PodLauncher(ClientK8sJobLauncher):  # type: ignore[misc]
         self.namespace = Path(_TOKEN, "namespace").read_text(encoding="ascii").strip()
         found = self.core_v1.read_namespaced_pod(socket.gethostname(), self.namespace)
         own: Tree = client.ApiClient().sanitize_for_serialization(found)
+        return own
+
+    def end_left(self) -> None:
+        """Delete pods of this site's runs; in one of them there is no token to do it with."""
+        if not Path(_TOKEN).is_dir():
+            return
+        labels = _labels(self._own_pod())
+        if _INSTANCE not in labels:
+            return  # other sites' runs may have the same
+        self.core_v1.delete_collection_namespaced_pod(
+            self.namespace, label_selector=",".join(f"{key}={one}" for key, one in labels.items())
+        )
+
+    def start(self, job_meta: Tree, fl_ctx: FLContext) -> JobHandleSpec:
+        """Start it as the site's own file says."""
+        own = self._own_pod()
         site, number = fl_ctx.get_identity_name(), uuid4_to_rfc1123(job_meta[JobConstants.JOB_ID])
         name = job_pod_name(number, site)
         flags, options, credentials = _arguments(fl_ctx, own["status"]["podIP"])
@@ -359,5 +414,11 @@ def _like(own: Tree) -> Tree:
     for key in ("securityContext", "imagePullSecrets", "runtimeClassName", "tolerations"):
         if key in spec:
             pod[key] = spec[key]
-    labels = dict(own["metadata"].get("labels", {})) | {"app.kubernetes.io/component": "run"}
-    return {"metadata": {"labels": labels, "namespace": own["metadata"]["namespace"]}, "spec": pod}
+    at = {"labels": _labels(own), "namespace": own["metadata"]["namespace"]}
+    return {"metadata": at, "spec": pod}
+
+
+def _labels(own: Tree) -> dict[str, str]:
+    """The labels of this site's runs: those of its own pod, but its template's, and what it is."""
+    kept = dict(own["metadata"].get("labels", {})) | {_COMPONENT: "run"}
+    return {key: one for key, one in kept.items() if key != "pod-template-hash"}

@@ -125,6 +125,32 @@ def coordinate_run(
     return RunResult(folder, result)
 
 
+def write_run(
+    settings: str | Path,
+    *,
+    kit: Path,
+    sites: Sequence[str],
+    into: Path,
+    overrides: Sequence[str] = (),
+    out: Path | None = None,
+) -> Path:
+    """Write a run's submission below `into`, to be handed in by FLARE's own tools; its folder.
+
+    The run's folder at the lead is made too, so that `coordinate_run(…, resume=True)` follows the
+    submission and brings home what it left. Raises SettingsError, KitError, RunError.
+    """
+    chosen, name, folder = _chosen(settings, overrides, out=out)
+    place, run = open_signer(open_kit(kit, "lead"), make=True), RunFolder(folder)
+    chosen = with_sums(chosen, len(set(sites)))
+    with files.for_the_owner(), run.writing(chosen, resume=False):
+        record = LeadRecord(joining.new_run_name(chosen, name), sorted(set(sites)), [])
+        least = fewest_there(chosen, len(record.sites))
+        written = write_submission(into, chosen, record, place=place, least=least)
+        record.write(run)
+        run.write("settings.toml", dump(chosen))
+    return written
+
+
 @dataclass(frozen=True)
 class StoppedRun:
     """The outcome of a stop: `stopped` if something was running, `finished` if it is complete.

@@ -225,6 +225,12 @@ def _check(kit: Kit) -> LauncherTable | None:
             where=str(kit.path),
             fix="use the kit with `confide coordinate --kit`",
         )
+    if (kit.path / "startup" / "start.sh").exists():
+        raise KitError(
+            "this kit was adopted, and FLARE's own script starts it under its own policies",
+            where=str(kit.path),
+            fix="run startup/start.sh in it, as its consortium does",
+        )
     if any(letter.isspace() or letter in "'\"\\" for letter in str(kit.path)):
         raise KitError(
             "FLARE cannot run from a path with spaces or quotes in it",

@@ -103,6 +103,7 @@ def seal_run() -> None:
     """
     from nvflare.private.fed.client.admin_commands import AdminCommands
 
+    os.umask(0o077)  # it may have been started by another than the site's own process
     hide_error_messages()
     commands = AdminCommands.commands
     commands[:] = [command for command in commands if type(command).__name__ in NEEDED_IN_RUN]
