@@ -22,12 +22,16 @@ SENTENCES = """
 No [fever:absent], no [cough:absent] but [rash:present].
 She denies [fever:absent], [chills:absent], or other constitutional [symptoms:absent].
 He doesn't have [nausea:absent]; [pain:present] persists.
+He did not have [fever:absent], [chills:absent] or [night sweats:absent].
+He cannot sleep, [lethargic:present] and [dizzy:present].
+He is not [febrile:absent] and has [rigors:present].
 Without evidence of [pneumonia:absent].
 Lungs are clear, negative for [wheezing:absent].
 [Pneumonia:absent] was ruled out.
 CT ruled out [embolism:absent].
 [Embolism:absent] ruled out, [effusion:present] seen.
 [Troponin:absent] negative x3.
+[Cough:present], but pneumonia was ruled out.
 [Chest x-ray:present] was negative for [pneumonia:absent].
 [Fever:absent]: no.
 [Chest pain:absent] and [cough:absent] resolved.

@@ -37,7 +37,7 @@ VALUES = (
 """The values of triggers, in the names of i2b2 2010; the first that applies counts."""
 WORDS = 6
 """The most words between a mention and a trigger behind it."""
-_WAYS = ("forward", "just_before", "backward", "just_after", "ends")
+_WAYS = ("forward", "near", "just_before", "backward", "just_after", "ends")
 _REACH, _CLOSE = 1000, 20  # characters: of a trigger, and back to a comma
 _GIVES_WAY = frozenset(("possible", "absent", "historical"))
 _START = re.compile(r"(?<!\w)\w|n(?=\s*['’]\s*t\b)|[^\w\s]", re.IGNORECASE)
@@ -45,6 +45,7 @@ _PIECE = re.compile(r"\{(\w+)\}|([()|])|(#)|(\w+)|(\s+)|(.)")
 _LIST = re.compile(r"\{(\w+)\}")
 _NEW = re.compile(r"(?:,|\b(?:and|et|y))\s*$", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
+_FAR = re.compile(r"[,:]|\b(?:and|et|y)\b", re.IGNORECASE)
 
 
 class _Cue(NamedTuple):
@@ -223,9 +224,11 @@ class ContextRules:
                 break
             if not text[cue.end : entity.start].strip(" -"):
                 given |= cue.says["just_before"]
+            if cue.says["near"] and not _FAR.search(text, cue.end, entity.start):
+                given |= cue.says["near"] - closed
             given |= cue.says["forward"] - closed
             closed |= cue.says["ends"]
-            if cue.new and cue.says["forward"]:
+            if cue.new and (cue.says["forward"] or cue.says["near"]):
                 closed |= _GIVES_WAY
         closed = set()
         for place in range(bisect_left(cues, entity.end, key=lambda one: one.start), len(cues)):
