@@ -160,6 +160,12 @@ class Real:
         path.write_text(f"{step} {round} {who}")
         return path
 
+    def held_at(self, site: str, step: str, *, round: int) -> Path:
+        """Have a site wait when it is asked this, until the file is gone; beside it is `.held`."""
+        path = self.gates / f"{site}.hold"
+        path.write_text(f"{step} {round}")
+        return path
+
     def open(self, site: str) -> None:
         """Let the site go on."""
         (self.gates / f"{site}.shut").unlink(missing_ok=True)

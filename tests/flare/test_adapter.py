@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +32,8 @@ from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import Failure
 from confide.federation.messages import decode
+from confide.flare.nvidia import components, service
 from confide.flare.nvidia import engine as parts_module
-from confide.flare.nvidia import service
 from confide.flare.nvidia.components import ConfideController, ConfideExecutor
 from confide.flare.nvidia.engine import (
     FlareEngine,
@@ -249,6 +250,37 @@ def test_what_a_site_does_not_answer_is_lost_or_late() -> None:
     late.controller.at_once = True  # however busy the machine is
     assert heard(late, timeout=0.3) == {"echo": "ask3", "silent": "timeout"}
     assert late.controller.cancelled == ["step"]
+
+
+def test_a_site_that_is_back_and_has_no_process_in_the_run_makes_it_begin_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether it was not there at first, or was killed; one whose connection was cut goes on."""
+    names = ["absent", "cut", "killed", "there"]
+    controller = ConfideController("run", "", names, "1")
+    controller._absent, controller._begun = frozenset({"absent"}), time.monotonic()
+    heard: set[str] = set()
+    monkeypatch.setattr(components.processes, "heard_from", lambda kit: set(heard))
+    monkeypatch.setattr(components, "CATCH_UP", 0.3)
+    controller._heard = {"cut": -1e9, "killed": -1e9, "there": time.monotonic()}
+    kit: Any = None
+    controller._recheck(kit, names)  # nobody is connected
+    heard |= {"cut", "there"}
+    comes = threading.Timer(0.1, lambda: controller._heard.update(cut=time.monotonic()))
+    comes.start()
+    controller._recheck(kit, names)
+    comes.join()
+    heard.add("absent")
+    controller._unable = frozenset({"absent"})  # it was connected, and could not begin
+    controller._recheck(kit, names)
+    controller._unable = frozenset()
+    for back in ("absent", "killed"):
+        heard.add(back)
+        controller._recheck(kit, ["cut", "there"])  # it may not join
+        with pytest.raises(EngineError, match=f"{back}: connected again"):
+            controller._recheck(kit, [back, "there"])
+        said = controller._events.since(0)
+        assert said["state"] == "running" and back in said["why"]
 
 
 def test_a_run_that_flare_ends_is_an_engine_error() -> None:

@@ -250,18 +250,33 @@ def test_a_site_that_withdrew_on_the_way_is_not_waited_for(tmp_path: Path) -> No
     assert not (tmp_path / "homes/site-2/memory/runs/trial/result.json").exists()
 
 
-def test_a_run_whose_sites_are_all_lost_at_its_end_does_not_end_well(tmp_path: Path) -> None:
-    settings = tiny(tmp_path)
+class Loses(HomesEngine):
+    """Some sites are lost at the end."""
 
-    class Loses(HomesEngine):
-        def deliver(self, step: str, round: int, **asked: Any) -> Any:
-            found = super().deliver(step, round, **asked)
-            lost = encode(Failure("lost", "", "", ""))
-            yield from found if step != "leave" else (Delivery("site-2", lost, 0.0),)
+    gone: tuple[str, ...] = ("site-1", "site-2", "site-3")
 
+    def deliver(self, step: str, round: int, **asked: Any) -> Any:
+        lost = encode(Failure("lost", "", "", ""))
+        for one in super().deliver(step, round, **asked):
+            gone = step == "leave" and one.site in self.gone
+            yield Delivery(one.site, lost, 0.0, heard=False) if gone else one
+
+
+def test_a_run_whose_sites_are_lost_at_its_end_does_not_end_well_before_enough_are_back(
+    tmp_path: Path,
+) -> None:
+    settings = tiny(tmp_path, "rounds=1")
     engine = Loses(write_site_files(tmp_path / "homes", settings))
-    with pytest.raises(QuorumError, match="step leave"):
-        conduct(tmp_path / "server", settings, engine)
+    for gone in (engine.gone, ("site-2",)):
+        engine.gone = gone
+        with pytest.raises(QuorumError, match="step leave") as raised:
+            conduct(tmp_path / "server", settings, engine)
+        assert {fault.code for fault in raised.value.faults} == {"lost"}
+    settings = tiny(tmp_path / "two", "rounds=1", "federation.at_least=2")
+    engine = Loses(write_site_files(tmp_path / "two/homes", settings))
+    engine.gone = ("site-2",)
+    done = conduct(tmp_path / "two/server", settings, engine)
+    assert done.left_out == {"site-2": "lost"}
 
 
 def scaled(ask: Train, by: float) -> Train:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from confide.federation.events import Event
 from confide.federation.keys import new_key
 from confide.flare.kit import Kit
 from confide.flare.nvidia import processes
+from confide.flare.nvidia.lead import LOST
 from confide.flare.sitekit import setup_site
 from confide.runs.run import run
 from contract.corpus import tiny, write_conll
@@ -48,6 +50,9 @@ CANARIES = {
     "file name": "nachtigallakte",
     "folder name": "eisvogelarchiv",
 }
+
+
+CUT = float(os.environ.get("CONFIDE_TEST_CUT", "0"))
 
 
 class Proxy:
@@ -130,29 +135,63 @@ def whole(real: Real) -> Path:
     return real.folder / "whole"
 
 
-def test_a_network_that_is_cut_for_a_while(real: Real, whole: Path) -> None:
-    kit = real.kit("site-1")
-    proxy = Proxy(real.port)
+@pytest.fixture(scope="module")
+def behind(real: Real) -> Iterator[Proxy]:
+    """A switch between the server and the first site, which is there from now on."""
+    kit, switch = real.kit("site-1"), Proxy(real.port)
     stop(kit)
     before = (kit.path / "startup" / "fed_client.json").read_text()
-    through(kit, proxy.port)
+    through(kit, switch.port)
+    real.start_one("site-1")
+    yield switch
+    stop(kit)
+    (kit.path / "startup" / "fed_client.json").write_text(before)
     real.start_one("site-1")
 
-    def cut() -> None:
-        """Until both have noticed; the site answers what it was asked before into the void."""
-        proxy.cut()
-        until(lambda: not processes.status(kit).connected)
-        real.open("site-1")
-        until(lambda: "site-1" not in processes.status(real.kit("server")).sites)
-        proxy.mend()
 
+@pytest.mark.parametrize(
+    ("step", "round"),
+    [
+        ("join", 0),
+        ("check_key", 0),
+        ("count_vocabulary", 0),
+        ("describe", 0),
+        ("take", 0),
+        ("train", 2),
+        ("score", 2),
+        ("score", 6),
+        ("leave", 6),
+    ],
+)
+def test_a_connection_that_is_cut_in_any_step(
+    real: Real, whole: Path, behind: Proxy, step: str, round: int
+) -> None:
+    """Until the run has broken, and for at least CONFIDE_TEST_CUT seconds; then it goes on.
+
+    The site has been asked, and answers into the void.
+    """
+    told: list[str] = []
+    hold = real.held_at("site-1", step, round=round)
+
+    def cut() -> None:
+        until(hold.with_suffix(".held").exists)
+        behind.cut()
+        start = time.monotonic()
+        until(lambda: not processes.status(real.kit("site-1")).connected)
+        hold.unlink()
+        until(lambda: LOST in told)
+        time.sleep(max(0.0, CUT - (time.monotonic() - start)))
+        behind.mend()
+
+    switch = threading.Thread(target=cut)
+    switch.start()
     try:
-        done = real.run("cut", watch=real.at_round(3, cut))
+        done = real.run(f"cut-{step}-{round}", watch=lambda event: told.append(event.message or ""))
     finally:
-        proxy.mend()
-        stop(kit)
-        (kit.path / "startup" / "fed_client.json").write_text(before)
-        real.start_one("site-1")
+        hold.unlink(missing_ok=True)
+        hold.with_suffix(".held").unlink(missing_ok=True)
+        behind.mend()
+        switch.join()
     same(whole, done.folder)
 
 

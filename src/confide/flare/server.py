@@ -27,7 +27,7 @@ from confide.errors import (
 from confide.federation import seals
 from confide.federation.events import Event, Watcher
 from confide.federation.failures import CODES, Failure, Refusal
-from confide.federation.federation import Federation
+from confide.federation.federation import Federation, too_few
 from confide.federation.ledger import CLOSED, MET, OPENED, SEAL, Ledger, read_lines
 from confide.federation.messages import encode, peek
 from confide.federation.steps import Delivery, Engine
@@ -433,7 +433,8 @@ class Conductor:
 def _leave(federation: Federation, trained: Selected, *, sites: Sequence[str]) -> None:
     """Send every site the state; one that no longer answers still has its memory.
 
-    The run succeeds even if no site takes the state because none agrees any more.
+    The run succeeds even if no site takes the state because none agrees any more. Raises
+    QuorumError if too few are left of those that were there: it is asked again when they are back.
     """
     progress = trained.progress
     ask = joining.leave_ask(trained.state, progress.best_round, progress.calibrator)
@@ -444,7 +445,12 @@ def _leave(federation: Federation, trained: Selected, *, sites: Sequence[str]) -
         codes = {fault.code for fault in error.faults}
         if not codes or codes - WITHDRAWN:
             raise
-    for fault in federation.take_faults():
+    faults = federation.take_faults()
+    lost = [fault for fault in faults if fault.code == "lost"]
+    left = len(sites) - len(lost)
+    if lost and not federation.enough(left):
+        raise too_few(joining.LEAVE.name, left, len(sites), round=last, faults=lost, of=len(sites))
+    for fault in faults:
         progress.left_out[fault.site] = fault.code
 
 

@@ -15,9 +15,10 @@ call of it raises that text.
 In GATES a file KIT.shut holds a number of a round: the site takes its time with whatever it is
 asked from that round on, for as long as the file is there. And a file KIT.kill holds the name of a
 step, a round and who: when the site is asked that, its process kills itself with -9, once, and
-before that its resident one if who is "site". SILENCE are the seconds after which a silent process
-counts as lost. While a file KIT.disk holds the system's number of an error, every file that the kit
-opens to write in a site's memory fails with it.
+before that its resident one if who is "site". A file KIT.hold names a step and a round: when the
+site is asked that, it makes KIT.held, and waits until KIT.hold is gone. SILENCE are the seconds
+after which a silent process counts as lost. While a file KIT.disk holds the system's number of an
+error, every file that the kit opens to write in a site's memory fails with it.
 
 With PARTS messages of more than that many bytes are fetched in parts of half as many. KIT.parts in
 GATES then has a line for each part that the kit was asked for; and where there is a file
@@ -133,6 +134,11 @@ def _at_the_gate(home: Any, step: str, round: int, *_: Any) -> None:
         if who == "site":
             os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
+    hold = GATES / f"{KIT}.hold"
+    if hold.exists() and hold.read_text() == f"{step} {round}":
+        hold.with_suffix(".held").touch()
+        while hold.exists():
+            time.sleep(0.05)
     while round >= _shut_from():
         time.sleep(0.05)
 

@@ -107,6 +107,8 @@ COLLECTED = "confide"
 """The name of the folder in the lead's download."""
 CATCH_UP = 30.0
 """Seconds in which the process of a site that is connected again may be heard again, too."""
+TRIED_AGAIN = 1800.0
+"""Seconds until a run begins again for a site that was connected but did not begin with it."""
 RUNS, PUBLIC = "runs", "public"
 """Folders in the server's kit: its runs, and the files that a public set may be read from."""
 
@@ -134,6 +136,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         self._heard: dict[str, float] = {}
         self._begun = time.monotonic()
         self._absent: frozenset[str] = frozenset()
+        self._unable: frozenset[str] = frozenset()
 
     def set_communicator(self, communicator: WFCommServer) -> None:
         """Listen to every heartbeat of a site's process, and let nobody else end the run.
@@ -198,6 +201,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         self._absent = frozenset(sites) - there
         try:
             kit = open_kit(root, "server")
+            self._unable = self._absent & processes.heard_from(kit)
             evidence = server_evidence(kit, **order.model_dump())
             conductor = Conductor(
                 order.run,
@@ -240,6 +244,8 @@ class ConfideController(Controller):  # type: ignore[misc]
         give_up = time.monotonic() + CATCH_UP
         while True:
             heard = processes.heard_from(kit)
+            if time.monotonic() - self._begun < TRIED_AGAIN:
+                heard -= self._unable
             back = [site for site in sites if site in heard and self._gone(site)]
             if not back or self._absent & set(back) or time.monotonic() > give_up:
                 break
