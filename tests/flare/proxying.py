@@ -19,12 +19,15 @@ class Listening:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
+        self.taken = 0
+        """The connections so far."""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):  # it is closed
             while True:
                 one, _ = self._listener.accept()
+                self.taken += 1
                 self._open.append(one)
                 threading.Thread(target=self._guarded, args=(one,), daemon=True).start()
 

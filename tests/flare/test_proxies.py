@@ -35,7 +35,7 @@ from nvflare.fuel.f3.drivers.net_utils import parse_url
 from confide.errors import ConfideError, EngineError, LockedKeyError, SettingsError
 from confide.flare import proxies
 from confide.flare.kit import Consortium, Kit, connection_problem
-from confide.flare.nvidia import lead, processes, proxied
+from confide.flare.nvidia import connecting, lead, processes
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.sitekit import setup_site
 from confide.settings import dump_site, load_site
@@ -195,14 +195,8 @@ def test_the_probe_names_what_a_proxy_does(founded, password, monkeypatch):
     assert "others can read the password file" in connection_problem(kit, proxy)
 
 
-def test_the_engine_says_the_same_and_tries_no_other_way(founded, password, monkeypatch, caplog):
-    kit = founded.kit("site-1")
-    monkeypatch.setattr(AioHttpDriver, "connect", AioHttpDriver.connect)
-    monkeypatch.setenv("CONFIDE_PROXY", "http://127.0.0.1:1")
-    path = kit.path / "local/log_config.json"  # which FLARE reads before it connects
-    formatter = json.loads(path.read_text())["formatters"]["plain"]["()"]
-    logging.config.DictConfigurator({}).resolve(formatter)()
-    assert AioHttpDriver.connect is proxied.connect
+def _connect(kit: Kit) -> None:
+    """Let the engine's driver connect to the kit's server."""
     params = parse_url(f"https://{kit.host}:{kit.port}") | {
         "secure": True,
         "connection_security": "mtls",
@@ -210,6 +204,19 @@ def test_the_engine_says_the_same_and_tries_no_other_way(founded, password, monk
         "client_cert": str(kit.certificate),
         "client_key": str(kit.key),
     }
+    driver = AioHttpDriver()
+    given = ("h", driver, params, Mode.ACTIVE, 0, 0, False, threading.Event())
+    driver.connect(ConnectorInfo(*given))
+
+
+def test_the_engine_says_the_same_and_tries_no_other_way(founded, password, monkeypatch, caplog):
+    kit = founded.kit("site-1")
+    monkeypatch.setattr(AioHttpDriver, "connect", AioHttpDriver.connect)
+    monkeypatch.setenv("CONFIDE_PROXY", "http://127.0.0.1:1")
+    path = kit.path / "local/log_config.json"  # which FLARE reads before it connects
+    formatter = json.loads(path.read_text())["formatters"]["plain"]["()"]
+    logging.config.DictConfigurator({}).resolve(formatter)()
+    assert AioHttpDriver.connect is connecting.connect
     caplog.set_level(logging.DEBUG)
     by_status = ("refuses", "asks for", "does not take", "does not reach")
     for what, known, said, _ in BAD[:-1]:
@@ -219,23 +226,24 @@ def test_the_engine_says_the_same_and_tries_no_other_way(founded, password, monk
         monkeypatch.delenv("CONFIDE_PROXY_PASSWORD_FILE", raising=False)
         for name, value in proxies.in_environment(proxy).items():
             monkeypatch.setenv(name, value)
-        driver = AioHttpDriver()
-        connector = ConnectorInfo("h", driver, params, Mode.ACTIVE, 0, 0, False, threading.Event())
         with pytest.raises(EngineError) as caught:
-            driver.connect(connector)
+            _connect(kit)
         bad.close()
         found = _hidden(caught.value)
         assert said in found if said.startswith(by_status) else "site status" in found, found
         assert caught.value.__context__ is None, "the error of the engine holds the password"
         assert found in caplog.text
-    monkeypatch.delenv("CONFIDE_PROXY")
-    with pytest.raises(EngineError, match="CONFIDE_PROXY is gone"):
-        driver.connect(connector)
     _hidden(caplog.text)
 
 
 @contextlib.contextmanager
-def _serving(kit: Kit, *, certificate: Path, key: Path) -> Iterator[int]:
+def _serving(
+    kit: Kit,
+    *,
+    certificate: Path,
+    key: Path,
+    says: Callable[[], str] = lambda: "HTTP/1.0 400 No\r\n\r\n",
+) -> Iterator[int]:
     """A server of TLS with this certificate, which asks for one of the kit's consortium."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -255,7 +263,7 @@ def _serving(kit: Kit, *, certificate: Path, key: Path) -> Iterator[int]:
                     context.wrap_socket(raw, server_side=True) as tls,
                 ):
                     tls.recv(100)
-                    tls.sendall(b"HTTP/1.0 400 No\r\n\r\n")
+                    tls.sendall(says().encode())
 
         threading.Thread(target=serve, daemon=True).start()
         yield listening.getsockname()[1]
@@ -276,6 +284,32 @@ def test_the_probe_goes_through_a_proxy_which_resolves_the_servers_name(founded,
             connection_problem(other, proxy.proxy("north", password))
         )
         proxy.close()
+
+
+def test_a_server_cannot_send_a_site_elsewhere(founded, monkeypatch):
+    """The engine's WebSocket followed a redirect, to any address that proxy or site reaches."""
+    kit, server = founded.kit("site-1"), founded.kit("server")
+    away = ["https://ward.invalid:8443/"]
+
+    def elsewhere() -> str:
+        return f"HTTP/1.1 302 Found\r\nLocation: {away[-1]}\r\n\r\n"
+
+    monkeypatch.setattr(AioHttpDriver, "connect", connecting.connect)
+    with _serving(server, certificate=server.certificate, key=server.key, says=elsewhere) as port:
+        proxy = ConnectProxy({"fl.invalid:8002": port, "ward.invalid:8443": port})
+        monkeypatch.setenv("CONFIDE_PROXY", f"http://{proxy.proxy().at}")
+        with pytest.raises(EngineError, match="no connection through the proxy"):
+            _connect(kit)
+        assert proxy.opened == ["fl.invalid:8002"]
+        proxy.close()
+        monkeypatch.delenv("CONFIDE_PROXY")
+        trap = Saying(lambda one: one)
+        direct = dataclasses.replace(kit, host="localhost", port=port)
+        away.append(f"https://127.0.0.1:{trap.port}/")
+        with pytest.raises(EngineError, match=f"no connection to the server at localhost:{port}"):
+            _connect(direct)
+        assert trap.taken == 0
+        trap.close()
 
 
 def test_a_proxy_that_opens_tls_is_named_by_its_issuer(founded, tmp_path):

@@ -4,7 +4,7 @@ The proxy hears the server's name and port and, if it asks for them, the site's 
 It resolves the server's name; a site that has a proxy never connects without it. TLS, with
 certificates on both sides, is between site and server (RFC 9110, section 9.3.6).
 
-NVIDIA FLARE makes the connections of runs (`nvidia.proxied`); those here are of `site status`.
+NVIDIA FLARE makes the connections of runs (`nvidia.connecting`); those here are of `site status`.
 """
 
 from __future__ import annotations

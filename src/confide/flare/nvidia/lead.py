@@ -27,7 +27,7 @@ from confide.federation.secure.messages import colluders, threshold
 from confide.flare import joining
 from confide.flare.agreements import ALONE
 from confide.flare.kit import CLASSES, Kit, connection_problem, expiry_message, open_kit
-from confide.flare.nvidia.proxied import use_proxy
+from confide.flare.nvidia.connecting import connect_safely
 from confide.flare.peers import Signer, open_signer
 from confide.flare.proxies import of_environment
 from confide.methods import method_of
@@ -306,8 +306,7 @@ def _connected(kit: Kit, timeout: float) -> Session:
     Raises EngineError if it cannot connect; SettingsError.
     """
     session: Any = None
-    if of_environment() is not None:
-        use_proxy()
+    connect_safely()
     try:
         session = Session(str(kit.user), str(kit.path))
         session.api._print_hci = lambda message: None

@@ -22,7 +22,6 @@ from typing import Any
 
 from confide.flare.kit import HEARTBEAT_EVERY, SERVER, Kit, open_kit, organisation
 from confide.flare.nvidia.processes import lock_kit
-from confide.flare.proxies import ADDRESS
 
 # --- Logs of a resident process
 #
@@ -46,15 +45,14 @@ class LogFormatter(logging.Formatter):
     """Formats an entry on one line, without content and without exception messages.
 
     FLARE makes one in each process of a kit before that connects, also in that of a run, which it
-    starts by itself; so this is where a process learns of the site's proxy.
+    starts by itself; so from here on such a process connects as `connecting` says.
     """
 
     def __init__(self, fmt: str | None = None, datefmt: str | None = None) -> None:
         super().__init__(fmt, datefmt)
-        if ADDRESS in os.environ:
-            from confide.flare.nvidia.proxied import use_proxy  # imports much of FLARE
+        from confide.flare.nvidia.connecting import connect_safely  # imports much of FLARE
 
-            use_proxy()
+        connect_safely()
 
     def format(self, record: logging.LogRecord) -> str:
         """The time, level, logger and message; then the kind of exception, and where it was."""
