@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from confide.flare.nvidia.certificates import SigningRequest, accept, approve, a
 from confide.flare.nvidia.consortium import create_consortium, renew_kit
 from confide.flare.peers import grouped_fingerprint, list_peers, open_signer, read_identity
 
-NOW = datetime.datetime.now(datetime.UTC)
+NOW, DAY = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +134,17 @@ def test_a_renewal_needs_no_call_and_touches_nothing_of_the_site(place: Place) -
     changed = {name for name in before if after[name] != before[name]}
     assert changed == {"startup/client.crt", "startup/client.key"} and set(after) == set(before)
     assert open_signer(kit).vouched(open_signer(kit).card)
+    new = place.answer.read_bytes()
     place.answer.write_bytes(old)
     with pytest.raises(KitError, match="for another key than this site's"):
+        accept(kit.path, place.answer)
+    asked = ask_to_join(kit.path)  # while it waits, answers to the key in use change nothing
+    waiting = (kit.path / "request" / "client.key").read_bytes()
+    place.answer.write_bytes(new)
+    assert accept(kit.path, place.answer).kit == kit
+    assert (kit.path / "request" / "client.key").read_bytes() == waiting
+    place.answer.write_text(by(place, certificate=ended(place, "north", 9, ago=1)))
+    with pytest.raises(KitError, match="older than the kit's certificate"):
         accept(kit.path, place.answer)
     with pytest.raises(KitError, match="makes its own keys"):
         renew_kit(place.consortium.path, "north")
@@ -162,8 +172,10 @@ def csr_of(name: str, bits: int = 2048) -> str:
 
 def test_a_request_that_is_not_a_sites_own_is_not_approved(place: Place) -> None:
     held = json.loads(place.asked.read_text())
-    long_ago = (NOW - datetime.timedelta(days=31)).isoformat()
-    cut = held["csr"].replace("A", "B", 5)
+    long_ago = (NOW - 31 * DAY).isoformat()
+    der = x509.load_pem_x509_csr(held["csr"].encode()).public_bytes(serialization.Encoding.DER)
+    unsigned = x509.load_der_x509_csr(der[:-1] + bytes([der[-1] ^ 1]))
+    forged = unsigned.public_bytes(serialization.Encoding.PEM).decode()
     wrong: list[tuple[dict[str, Any], str]] = [
         (resigned(place, consortium="another"), "for another consortium"),
         (held | {"site": "south"}, "was changed"),
@@ -173,7 +185,8 @@ def test_a_request_that_is_not_a_sites_own_is_not_approved(place: Place) -> None
         (held | {"signature": "00" * 64}, "was changed"),
         (resigned(place, csr=csr_of("south")), "was changed"),
         (resigned(place, csr=csr_of("north", 1024)), "was changed"),
-        (resigned(place, csr=cut), "was changed"),
+        (resigned(place, csr=forged), "was changed"),
+        (resigned(place, csr=held["csr"][:400]), "was changed"),
         (resigned(place, made=long_ago), "has expired"),
         (resigned(place, made="2999-01-01T00:00:00+00:00"), "has expired"),
         (resigned(place, made=NOW.replace(tzinfo=None).isoformat()), "has expired"),
@@ -231,15 +244,19 @@ def by(place: Place, **changed: Any) -> str:
     return json.dumps({"schema": 1, **signed.model_dump()})
 
 
-def ended(place: Place, name: str, days: float) -> str:
-    """A certificate of the site's own key, in this name, that is good for so many days."""
-    csr = x509.load_pem_x509_csr(json.loads(place.asked.read_text())["csr"].encode())
+def ended(place: Place, name: str, days: float, *, ago: int = 0) -> str:
+    """A certificate of the key in the answer, in this name, for so many days from so long ago."""
+    held = json.loads(place.answer.read_text())["certificate"]
     kit = dataclasses.replace(place.consortium.kit("server"), kind="site", name=name)
-    public = csr.public_key()
+    public = x509.load_pem_x509_certificate(held.encode()).public_key()
     assert isinstance(public, rsa.RSAPublicKey)
     made = dataclasses.replace(place.consortium, days=days)
     root = consortium.open_root(place.consortium.authority)
-    return consortium.issue_certificate(made, kit, public=public, root=root).decode()
+    with pytest.MonkeyPatch.context() as patch:
+        then = SimpleNamespace(now=lambda zone: datetime.datetime.now(zone) - ago * DAY)
+        patch.setattr(consortium, "datetime", SimpleNamespace(
+            datetime=then, timedelta=datetime.timedelta, UTC=datetime.UTC))  # fmt: skip
+        return consortium.issue_certificate(made, kit, public=public, root=root).decode()
 
 
 def test_an_answer_that_is_not_the_founders_own_is_not_accepted(
