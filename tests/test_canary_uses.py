@@ -140,10 +140,11 @@ def test_an_export_holds_the_words_of_the_site_that_exports_and_of_no_other(
 def test_corrections_are_in_their_folder_and_the_answers_alone(
     used: Used, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What is read, saved, refused and exported: nothing of it is told or written elsewhere."""
+    """What is read, saved, suggested, refused and exported is told and written nowhere else."""
     pytest.importorskip("starlette", reason="needs the extra confide[serve]")
     from confide.serve.app import ServedPages
     from serve.served import ORIGIN, QUICK, browser, models
+    from serve.test_annotating import INCEPTION, STUDIO, asked, to_recommend, xmi
 
     caplog.set_level(logging.DEBUG)
     word, note = canaries("site-1")["word"], canaries("site-1")["note"]
@@ -169,6 +170,16 @@ def test_corrections_are_in_their_folder_and_the_answers_alone(
     for body in refused:
         answer = there.post("/pages/save", json=body)
         assert answer.status_code >= 400 and sightings(answer.content) == []
+    for path, asks in ((STUDIO, asked(text)), (INCEPTION, to_recommend(xmi(text=text)))):
+        assert "drug1" in there.post(f"{path}/predict", json=asks).text
+    for path, asks in (
+        (STUDIO, {**asked(word), "label_config": f"<{word}/>"}),
+        (STUDIO, {"tasks": word}),
+        (INCEPTION, to_recommend(f"<{word}>&{word};")),
+        (INCEPTION, to_recommend(xmi(), word + "!")),
+    ):
+        answer = there.post(f"{path}/predict", json=asks)
+        assert answer.status_code == 422 and sightings(answer.content) == []
     (kept / "ann.jsonl").write_text(f'{{"id": "{note}", "text": "{word}\n')  # a damaged file
     again = browser(ServedPages(own, QUICK, kept, watched=used.folder.parent), told=told)
     again.headers["origin"] = ORIGIN

@@ -771,6 +771,10 @@ def test_documents_go_to_stdout_or_to_a_folder(put: Any, in_tmp: Path) -> None:
     assert refused.exit_code == 2 and "--out" in refused.stderr
     assert call("predict", "runs/a", "-", "--to", "brat", "--out", "out").exit_code == 0
     assert "ADE 3 7" in Path("out/n1.ann").read_text()
+    for words in ((), ("--out", "tasks.json")):
+        done = call("predict", "runs/a", "-", "--to", "labelstudio", *words)
+        (task,) = json.loads(Path("tasks.json").read_text() if words else done.stdout)
+        assert task["predictions"][0]["score"] == 0.91 and "annotations" not in task
 
 
 def part(

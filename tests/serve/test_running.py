@@ -233,6 +233,25 @@ def test_an_ask_that_says_twice_where_it_ends_is_refused(port: int, path: str) -
     assert b"HTTP/1.1 400" not in _raw(port, alone + chunked)
 
 
+def test_an_ask_that_proposes_http_2_is_answered_all_the_same(port: int) -> None:
+    """As Java's client asks, so INCEpTION too; the second ask takes the same connection."""
+    body = json.dumps({"texts": ["drug1"]}).encode()
+    head = (
+        f"POST /v1/predict HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        f"HTTP2-Settings: AAEAAEAAAAIAAAAA\r\nHost: 127.0.0.1:{port}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as one:
+        for _ in range(2):
+            one.sendall(head.encode() + body)
+            found = b""
+            while not found.endswith(b"}]}"):
+                part = one.recv(65536)
+                assert part, found
+                found += part
+            assert found.startswith(b"HTTP/1.1 200") and b"DRUG" in found
+
+
 @pytest.mark.slow
 def test_a_second_ask_that_comes_in_drops_is_closed(port: int) -> None:
     whole = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()

@@ -589,7 +589,7 @@ def predict_command(
 
 
 def _write_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:
-    """Write documents to a path or to stdout; report on stderr what the format could not hold.
+    """Write what a model found to a path or to stdout, and report what the format could not hold.
 
     `format` may have a map behind it: FORMAT=MAP.
 
@@ -598,11 +598,12 @@ def _write_documents(documents: Sequence[Document], path: Path | None, *, format
     format, _, named = format.partition("=")
     map = named or None
     if path is not None:
-        screen.say(*tables.problem_lines(api.write(documents, path, format, map=map)))
+        found = api.write(documents, path, format, map=map, predicted=True)
+        screen.say(*tables.problem_lines(found))
         return
     with TemporaryDirectory() as folder:
         file = Path(folder) / "documents"
-        found = api.write(documents, file, format, map=map)
+        found = api.write(documents, file, format, map=map, predicted=True)
         problems = [replace(one, where="stdout") for one in found]
         if file.is_dir():
             raise SettingsError(

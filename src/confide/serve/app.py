@@ -24,6 +24,7 @@ from confide.errors import SettingsError, os_errors_as, printable
 from confide.files import file_text, for_the_owner
 from confide.runs.loading import release_task
 from confide.serve import gate
+from confide.serve.annotating import tool_routes
 from confide.serve.correcting import Corrections, Pool, Workplace, correct_routes
 from confide.serve.gate import USUAL, CallerLimits, Gate
 from confide.serve.models import Served, read_routes, rest_routes, serve_models
@@ -101,7 +102,8 @@ def application(
     routes += [
         Route("/", home),
         *gate.enter_routes(pages, doors, lasts=limits.session, secure=secure),
-        *rest_routes(shown.models, limits, pages, locked=doors.locked),
+        *rest_routes(shown.models, limits, pages, doors=doors),
+        *tool_routes(shown.models, limits),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Gate(Router(routes), hosts=hosts, doors=doors, limits=limits, tell=tell, secure=secure)

@@ -178,9 +178,8 @@ def export_corrections(documents: Sequence[Document], format: str) -> tuple[byte
 #
 # Sentences, or whole texts, to be corrected, the most useful first.
 #
-# What the models disagree on comes first, then what the first model is least sure of: the
-# sentence with the least sure entity (least confidence: Settles, "Active Learning Literature
-# Survey", 2009). A model states no confidence in what it did not find, so every fifth sentence is
+# What the models disagree on comes first, then the sentence with the entity that the first model is
+# least sure of. A model states no confidence in what it did not find, so every fifth sentence is
 # one in which nothing was found: only there can missed entities show.
 
 
@@ -295,7 +294,6 @@ def whole_item(versions: Sequence[Document]) -> Item:
 
 
 def _item(pieces: Sequence[Document]) -> Item:
-    sure = [one.confidence for one in pieces[0].entities if one.confidence is not None]
     marks = [frozenset((one.type, one.fragments) for one in piece.entities) for piece in pieces]
     others: dict[tuple[str, tuple[Span, ...]], Entity] = {}
     for one in chain.from_iterable(piece.entities for piece in pieces[1:]):
@@ -306,7 +304,7 @@ def _item(pieces: Sequence[Document]) -> Item:
         document=pieces[0],
         before="",
         after="",
-        sure=min(sure, default=None),
+        sure=pieces[0].least_sure,
         differ=len(set(marks)) > 1,
         others=tuple(replace(one, id=f"O{n}") for n, one in enumerate(others.values(), first)),
     )

@@ -5,13 +5,16 @@
 - A POST from a browser must come from our own origin; one that browsers cannot send across
   origins without asking first (JSON) may come without an Origin, from a program.
 - With a token, everything but its own page asks for it, in constant time. A browser exchanges it
-  for a cookie that scripts cannot read and other sites cannot send.
+  for a cookie that scripts cannot read and other sites cannot send. Annotation tools have a key
+  that is made from it, for predictions alone.
 - Nothing of an error reaches a log but its class and place: its message could hold text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import hmac
 import secrets
@@ -67,6 +70,8 @@ USUAL = CallerLimits()
 
 COOKIE: Final = "confide"
 ENTER: Final = "/enter"
+TOOLS: Final = ("/v1/labelstudio/", "/v1/inception/")
+"""Addresses for annotation tools, which may enter with a key of their own."""
 OPEN: Final = (ENTER, "/healthz")
 """Pages that need no token, besides our own files under /static/."""
 
@@ -146,6 +151,34 @@ class Doors:
         value = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         return self._open.get(_digest(value), 0.0) > time.monotonic()
 
+    @property
+    def tool_key(self) -> str:
+        """The key of annotation tools, which opens `TOOLS` alone; empty if nothing is locked.
+
+        Tools keep it in the clear and show it in addresses, so it neither is the token nor tells
+        it.
+        """
+        if self._token is None:
+            return ""
+        made = hmac.digest(self._token, b"annotation tools", "sha256")
+        return base64.urlsafe_b64encode(made).decode().rstrip("=")
+
+    def admits_tool(self, path: str, headers: Mapping[str, str]) -> bool:
+        """Return whether a tool with its key asks: as the password of HTTP Basic, or in the path.
+
+        In the path it is the part behind the model's name.
+        """
+        if not path.startswith(TOOLS):
+            return False
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        try:
+            both = base64.b64decode(given, validate=True) if scheme.lower() == "basic" else b""
+        except (binascii.Error, ValueError):
+            both = b""
+        password = both.partition(b":")[2].decode("utf-8", "replace")
+        inner, own = [*path.split("/"), "", ""][4], _digest(self.tool_key)
+        return any(hmac.compare_digest(_digest(one), own) for one in (password, inner))
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -206,7 +239,7 @@ class Gate:
             self._own(path, headers, host)
         if path in OPEN or path.startswith("/static/"):
             return
-        if not self.doors.admits(headers):
+        if not (self.doors.admits(headers) or self.doors.admits_tool(path, headers)):
             if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
                 raise HttpError(303, ENTER, "the token is needed")
             raise HttpError(401, "token", "the token is needed: Authorization: Bearer TOKEN")

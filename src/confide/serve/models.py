@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
+from urllib.parse import quote
 
 from pydantic import Field
 from starlette.requests import Request
@@ -219,7 +220,7 @@ LINES = "application/x-ndjson"
 
 
 def rest_routes(
-    models: Mapping[str, Served], limits: CallerLimits, pages: gate.Pages, *, locked: bool
+    models: Mapping[str, Served], limits: CallerLimits, pages: gate.Pages, *, doors: gate.Doors
 ) -> list[Route]:
     """The routes of the REST interface."""
 
@@ -249,7 +250,10 @@ def rest_routes(
     async def show(ask: Request) -> Response:
         origin = f"{ask.url.scheme}://{ask.headers['host']}"
         found = openapi_document(list(models), limits)
-        return pages.page("api", title="REST", document=found, origin=origin, locked=locked)
+        names = [quote(name, safe="") for name, model in models.items() if model.types]
+        return pages.page(
+            "api", title="REST", document=found, origin=origin, names=names, key=doors.tool_key
+        )
 
     return [
         Route("/v1/predict", predict, methods=["POST"]),

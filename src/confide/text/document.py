@@ -230,6 +230,16 @@ class Document:
         """The place of a stretch of the document, for a problem: ``source [start:end]``."""
         return f"{self.where} [{start}:{end}]"
 
+    @property
+    def least_sure(self) -> float | None:
+        """The confidence of the least sure entity; None if none has any.
+
+        Documents in this order are in that of least confidence (Settles, "Active Learning
+        Literature Survey", 2009).
+        """
+        stated = (one.confidence for one in self.entities if one.confidence is not None)
+        return min(stated, default=None)
+
     def surface(self, entity: Entity) -> str:
         """The characters of an entity, its fragments joined by one space."""
         return " ".join(self.text[start:end] for start, end in entity.fragments)

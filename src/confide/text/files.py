@@ -660,6 +660,7 @@ Element = ElementTree.Element
 _DECLARED = re.compile(rb"""\s*<\?xml[^>]*\sencoding\s*=\s*["']([A-Za-z][A-Za-z0-9._-]*)["']""")
 _ROOT = re.compile(rb"<([A-Za-z_][A-Za-z0-9_.:-]*)")
 _XML_HEAD = 4096
+ElementTree.register_namespace("xmi", "http://www.omg.org/XMI")  # UIMA looks for this prefix
 
 
 def parse_xml(path: Path, encoding: str | None) -> tuple[Element, str]:
@@ -683,25 +684,40 @@ def parse_xml(path: Path, encoding: str | None) -> tuple[Element, str]:
         )
     stated = encoding or said
     text, name = decode_text(raw, str(path), encoding=stated)
+    return xml_root(text, path), name.lower()
+
+
+def xml_root(text: str, where: Path | str) -> Element:
+    """The root of XML in a string.
+
+    Raises FormatError: it is not well formed, nested too deep, or declares entities of its own.
+    """
     if "<!ENTITY" in text:
         raise FormatError(
             "the XML declares entities of its own, which are never expanded",
-            where=str(path),
+            where=str(where),
             fix="remove the declaration",
         )
     try:
         parser = ElementTree.XMLParser(target=_Shallow())
         parser.feed(text)
-        return parser.close(), name.lower()
+        return parser.close()
     except _DeepError as error:
         raise FormatError(
-            f"the XML is nested deeper than {files.DEEPEST}", where=str(path), fix="repair the file"
+            f"the XML is nested deeper than {files.DEEPEST}",
+            where=str(where),
+            fix="repair the file",
         ) from error
     except ElementTree.ParseError as error:
         line = error.position[0]
-        raise FormatError(f"not XML: {error}", where=f"{path}:{line}") from error
+        raise FormatError(f"not XML: {error}", where=f"{where}:{line}") from error
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"not XML: {error}", where=str(path)) from error
+        raise FormatError(f"not XML: {error}", where=str(where)) from error
+
+
+def xml_text(root: Element) -> str:
+    """The XML of a tree in one line."""
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 class _DeepError(Exception):

@@ -8,7 +8,8 @@ import pytest
 
 from cases import each
 from confide.errors import DataError, FormatError
-from confide.text.formats import read
+from confide.text.document import Document, Entity, Relation
+from confide.text.formats import read, write
 from text.formats import published
 from text.formats.samples import links, mentions
 from text.generated import kinds, put
@@ -27,6 +28,25 @@ def test_prodigy_reads_what_was_accepted(tmp_path):
     assert document.attributes == (("source", "note 1"),)
     assert [(p.kind, p.lost) for p in reading.problems] == [("rejected", False), ("ignored", False)]
     assert reading.details["written by"] == "Prodigy"
+
+
+def test_what_a_model_found_goes_to_label_studio_as_predictions(tmp_path):
+    """Not as somebody's annotation, and it is no gold when it is read."""
+    marks = (Entity("T1", "ADE", ((0, 4),), 0.9), Entity("T2", "ADE", ((9, 13),), 0.4),
+             Entity("T3", "ADE", ((0, 4), (9, 13)), 0.1))  # fmt: skip
+    links = (Relation("R1", "with", "T1", "T2", confidence=0.7),)
+    documents = [Document("a", "Rash and pain", marks, links), Document("b", "Well.")]
+    problems = write(documents, tmp_path / "a.json", "labelstudio", predicted=True)
+    assert kinds(problems) == ["discontinuous"]
+    first, second = json.loads((tmp_path / "a.json").read_text())
+    (found,) = first.pop("predictions")
+    assert first == {"id": "a", "data": {"text": "Rash and pain"}}
+    assert [one.get("score") for one in found["result"]] == [0.9, 0.4, None]
+    assert found["score"] == 0.4, "of the least sure entity that is there"
+    assert second["predictions"] == [{"result": [], "score": 1.0}]
+    reading = read(tmp_path / "a.json")
+    assert [one.entities for one in reading.documents] == [(), ()]
+    assert {one.kind for one in reading.problems} == {"not-annotated"}
 
 
 def test_prodigy_leaves_out_rejected_spans_and_counts_them(tmp_path):

@@ -465,6 +465,7 @@ def write(
     *,
     scheme: str = "iob2",
     map: Path | str | None = None,
+    predicted: bool = False,
 ) -> list[Problem]:
     """Write documents, and return what the format cannot hold (nothing is dropped silently).
 
@@ -475,6 +476,8 @@ def write(
         scheme: the tag scheme of a CoNLL file.
         map: a TOML file that says what types, or texts, are in the format's own terms; of `fhir`
             and `note-nlp`.
+        predicted: a model found it all: `labelstudio` has predictions then, with confidences, and
+            no annotation.
 
     Raises:
         SettingsError: there is no such format or scheme, the format is read-only, or the map is not
@@ -482,6 +485,8 @@ def write(
         DataError: the system refuses to write there.
     """
     kind = format_named(format)
+    if predicted and format == "labelstudio":
+        kind = jsonl.LABEL_STUDIO_PREDICTIONS
     if kind.write is None:
         raise SettingsError(
             "the format is only read, never written",

@@ -12,7 +12,7 @@ from xml.sax.saxutils import quoteattr
 
 from confide.errors import DataError, FormatError
 from confide.text import files, reading
-from confide.text.document import Document, Sentence, Span
+from confide.text.document import Document, Entity, Sentence, Span
 from confide.text.places import Utf16
 from confide.text.reading import Draft, Format, Options, Output, Reading, Source, Supports
 from confide.text.rows import clean, quoted, whole_numbers
@@ -78,6 +78,7 @@ def name_of_item(
 
 _ROOTS = ("xmi:XMI", "XMI")
 _ID = "{http://www.omg.org/XMI}id"
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _NOTHING = frozenset(("begin", "end", "sofa"))
 _NEVER = _NOTHING | {"value", "label", "identifier"}
 TYPES = "TypeSystem.xml"
@@ -107,7 +108,16 @@ class _Item:
 class _Cas:
     """A file: its text, and its items by their ids."""
 
-    def __init__(self, root: files.Element, source: Source) -> None:
+    def __init__(
+        self,
+        root: files.Element,
+        source: Source,
+        *,
+        values: frozenset[tuple[str, str]] = frozenset(),
+    ) -> None:
+        if _name(root) != "XMI":
+            where = str(source.path)
+            raise FormatError("not XMI", expected="<xmi:XMI>", got=root.tag[:60], where=where)
         texts = [
             (one.get(_ID, ""), one.get("sofaString", ""))
             for one in root
@@ -118,9 +128,9 @@ class _Cas:
                 "XMI without a text", expected="a Sofa with a sofaString", where=str(source.path)
             )
         self.source = source
-        self._sofa, text = next((one for one in texts if one[1]), texts[0])
+        self.sofa, text = next((one for one in texts if one[1]), texts[0])
         self.text = clean(text)
-        self._values = _features_with_values(source.path)
+        self._values = values
         self.ignored: Counter[str] = Counter()
         units = Utf16(self.text)
         self.items: dict[str, _Item] = {}
@@ -143,7 +153,7 @@ class _Cas:
     def _span(self, layer: str, features: dict[str, str], units: Utf16) -> Span | None:
         """The characters of an item; None, and a problem, if they are not in the text."""
         where = str(self.source.path)
-        if features.get("sofa", self._sofa) != self._sofa:
+        if features.get("sofa", self.sofa) != self.sofa:
             what = f"{short(layer)} is on another view of the text"
             self.source.problems.lost("view-ignored", where, what)
             return None
@@ -196,10 +206,8 @@ def _read_xmi(path: Path, options: Options) -> Reading:
         FormatError: it is not XMI, or has no text.
     """
     root, encoding = files.parse_xml(path, options.encoding)
-    if _name(root) != "XMI":
-        raise FormatError("not XMI", expected="<xmi:XMI>", got=root.tag[:60], where=str(path))
     source = Source(path, options, encoding=encoding)
-    cas = _Cas(root, source)
+    cas = _Cas(root, source, values=_features_with_values(path))
     about = (one.features for one in cas.items.values() if short(one.layer) == "DocumentMetaData")
     data = next(about, {})
     name = clean((data.get("documentId") or data.get("documentTitle") or "").strip())
@@ -366,6 +374,53 @@ XMI = Format(
     by_bytes=lambda path, raw: files.root_name(raw) in _ROOTS,
     by_annotator=True,
 )
+
+
+# --- A CAS that INCEpTION sends to a recommender, and its suggestions -----------------------------
+
+_SENT = Path("the XMI")
+PREDICTED = "inception_internal_predicted"
+
+
+class SentCas:
+    """A CAS as XMI in a string, which goes back with suggestions.
+
+    `document` has its text, sentences and tokens. Raises FormatError if it is not XMI, or has no
+    text.
+    """
+
+    def __init__(self, xmi: str) -> None:
+        self._root = files.xml_root(xmi, _SENT)
+        self._cas = _Cas(self._root, Source(_SENT, Options()))
+        self.document = Document("sent", self._cas.text, sentences=_sentences(self._cas))
+
+    def suggest(self, entities: Sequence[Entity], layer: str, feature: str) -> str:
+        """The XMI with a suggestion for each entity of one stretch.
+
+        A suggestion is an annotation of this layer, whose feature has the entity's type.
+        """
+        space, _, name = layer.rpartition(".")
+        tag = f"{{http:///{(space or 'uima.noNamespace').replace('.', '/')}.ecore}}{name}"
+        root, sofa, units = self._root, self._cas.sofa, Utf16(self.document.text).of
+        taken = [one.get(_ID, "") for one in root]
+        first = 1 + max((int(one) for one in taken if _NUMBER.fullmatch(one)), default=0)
+        items = []
+        for number, one in enumerate((one for one in entities if len(one.fragments) == 1), first):
+            place = {"begin": str(units[one.start]), "end": str(units[one.end])}
+            said = {feature: _xml_safe(one.type), PREDICTED: "true"}
+            if one.confidence is not None:
+                said[f"{feature}_score"] = f"{one.confidence:.4f}"
+            items.append(files.Element(tag, {_ID: str(number), "sofa": sofa, **place, **said}))
+        views = (one for one in root if _name(one) == "View" and one.get("sofa") == sofa)
+        view = next(views, None)
+        if view is None:
+            view = files.Element("{http:///uima/cas.ecore}View", {"sofa": sofa})
+            root.append(view)
+        members = [view.get("members", ""), *(one.get(_ID, "") for one in items)]
+        view.set("members", " ".join(members).strip())
+        place_of_view = list(root).index(view)
+        root[place_of_view:place_of_view] = items
+        return files.xml_text(root)
 
 
 # --- WebAnno TSV 3 --------------------------------------------------------------------------------

@@ -768,13 +768,18 @@ def _span(entity: Entity, tokens: Sequence[tuple[int, int]]) -> Tree:
     return span if first >= last else {**span, "token_start": first, "token_end": last - 1}
 
 
-def label_studio_record(document: Document) -> Tree:
-    """A document as Label Studio has it: one annotation."""
+def label_studio_results(
+    document: Document, *, control: str = "label", shown: str = "text"
+) -> list[Tree]:
+    """The entities and relations as Label Studio's results.
+
+    `control` is the name of the tag with the labels, `shown` that of the text.
+    """
     regions: list[Tree] = [
         {
             "id": entity.id,
-            "from_name": "label",
-            "to_name": "text",
+            "from_name": control,
+            "to_name": shown,
             "type": "labels",
             "value": {
                 "start": entity.start,
@@ -782,6 +787,7 @@ def label_studio_record(document: Document) -> Tree:
                 "text": document.surface(entity),
                 "labels": [entity.type],
             },
+            **({} if entity.confidence is None else {"score": entity.confidence}),
         }
         for entity in document.entities
     ]
@@ -795,8 +801,28 @@ def label_studio_record(document: Document) -> Tree:
         }
         for relation in document.relations
     ]
-    data = {**_meta(document), "text": document.text}
-    return {"id": document.id, "data": data, "annotations": [{"result": regions + relations}]}
+    return regions + relations
+
+
+def _label_studio_task(document: Document) -> Tree:
+    return {"id": document.id, "data": {**_meta(document), "text": document.text}}
+
+
+def label_studio_record(document: Document) -> Tree:
+    """A document as Label Studio has it: one annotation."""
+    annotations = [{"result": label_studio_results(document)}]
+    return {**_label_studio_task(document), "annotations": annotations}
+
+
+def label_studio_score(document: Document) -> float:
+    """The score by which Label Studio orders tasks, the lowest first: 1 if nothing was found."""
+    return 1.0 if document.least_sure is None else document.least_sure
+
+
+def label_studio_prediction(document: Document) -> Tree:
+    """A document with what a model found, as a prediction of Label Studio."""
+    found = {"result": label_studio_results(document), "score": label_studio_score(document)}
+    return {**_label_studio_task(document), "predictions": [found]}
 
 
 def pubannotation_record(document: Document) -> Tree:
@@ -852,6 +878,11 @@ _PUBANNOTATION = replace(_TOOL, fragments=True, concepts="all", said=True)
 _write_doccano = writer(doccano_record)
 _write_prodigy = writer(prodigy_record)
 _write_label_studio = writer(label_studio_record, reading.JSON_LIST)
+LABEL_STUDIO_PREDICTIONS = Format(
+    "labelstudio", "Label Studio's JSON", ".json", _read,
+    writer(label_studio_prediction, reading.JSON_LIST), replace(_TOOL, confidences=True),
+)  # fmt: skip
+"""The format `labelstudio` for what a model found."""
 _write_pubannotation = writer(pubannotation_record, reading.JSON_LIST)
 FORMATS = (
     Format("jsonl", "JSON Lines", ".jsonl", _read, writer(document_record),
