@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64decode
 from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,49 +22,35 @@ TOKEN = "x" * 43
 KEY = Doors(TOKEN, lasts=1).tool_key
 BASIC = {"authorization": "Basic " + b64encode(f"anyone:{KEY}".encode()).decode()}
 STUDIO, INCEPTION = "/v1/labelstudio/ours", "/v1/inception/ours"
-CONFIG = """<View>
-  <Labels name="ner" toName="note">
-    <Label value="Drug"/><Label value="Reaction" alias="ADE"/>
-  </Labels>
-  <Relations><Relation value="Causes"/></Relations>
-  <Text name="note" value="$report"/>
-</View>"""  # fmt: skip
-
-
-def tasks(*texts: object) -> list[dict[str, Any]]:
-    """As Label Studio 1.23 sends them."""
-    rest = {"meta": {}, "is_labeled": False, "project": 1, "annotations": [], "predictions": []}
-    return [
-        {"id": n, "data": {"report": text, "ward": "A"}, **rest} for n, text in enumerate(texts)
-    ]
+RECORDED = json.loads(Path(__file__).with_name("label_studio_1.23.2.json").read_text())
+"""What a Label Studio and our server said to each other (`test_label_studio.py`)."""
+SETUP, SENT = RECORDED[1]["body"], RECORDED[2]["body"]
+CONFIG = SETUP["schema"]
 
 
 def asked(*texts: object, config: str = CONFIG) -> dict[str, Any]:
-    """The body of POST predict, as Label Studio 1.23 sends it."""
-    params = {"login": None, "password": None, "context": None}
-    return {"tasks": tasks(*texts), "project": "1.1", "label_config": config, "params": params}
+    """The recorded body of POST predict, with other texts."""
+    tasks = [{**SENT["tasks"][0], "id": n, "data": {"report": text}}
+             for n, text in enumerate(texts)]  # fmt: skip
+    return {**SENT, "tasks": tasks, "label_config": config}
 
 
 # --- Label Studio -------------------------------------------------------------------------
 
 
-def test_label_studio_connects_and_gets_predictions_in_its_own_names() -> None:
-    there = browser()
-    assert there.get(f"{STUDIO}/health").json() == {"status": "UP"}
-    setup = {"project": "1.1", "schema": CONFIG, "hostname": "http://localhost:8080",
-             "access_token": "secret", "extra_params": None}  # fmt: skip
-    assert there.post(f"{STUDIO}/setup", json=setup).json() == {"model_version": "ours"}
-    assert there.get(f"{STUDIO}/versions").json() == {"versions": ["ours"]}
-    found = there.post(f"{STUDIO}/predict", json=asked("😀 drug9, drug2")).json()
-    assert found["model_version"] == "ours"
-    (prediction,) = found["results"]
-    assert prediction["model_version"] == "ours" and prediction["score"] == 0.2
-    first, second = prediction["result"]
-    assert first == {
+def test_a_recorded_label_studio_connects_and_gets_predictions_in_its_own_names() -> None:
+    there = browser(token=TOKEN)
+    for one in RECORDED:
+        method, path = one["ask"].split()
+        headers = {"authorization": one["authorization"]}
+        found = there.request(method, path, json=one["body"], headers=headers)
+        assert found.json() == one["answer"], one["ask"]
+    emoji = RECORDED[2]["answer"]["results"][2]["result"]
+    assert emoji[0] == {
         "id": "T1", "from_name": "ner", "to_name": "note", "type": "labels", "score": 0.9,
         "value": {"start": 2, "end": 7, "text": "drug9", "labels": ["Drug"]},
-    }  # fmt: skip
-    assert second["value"]["text"] == "drug2", "characters are counted, as Label Studio does"
+    }, "characters are counted, as Label Studio does"  # fmt: skip
+    assert browser().get(f"{STUDIO}/versions").json() == {"versions": ["ours"]}
 
 
 def test_tasks_keep_their_places_and_are_ordered_by_their_least_sure_entity() -> None:
@@ -119,6 +107,7 @@ def test_a_configuration_that_does_not_fit_is_refused() -> None:
         ("<a>" * 5000, "not-xml"),
         (f"<View>{twice}{text}</View>", "labels"),
         (f"<View>{drug}{text}{many}</View>", "labels"),
+        (f"<View>{drug * 21}{text}</View>", "labels"),
         ("x" * 200_001, "wrong-body"),
     ):
         for what, body in (
@@ -183,6 +172,9 @@ def test_inception_gets_its_cas_back_with_suggestions() -> None:
     assert [one.begin for one in cas.select(f"{SEGMENTS.replace('/', '.')}.Token")] == [2]
     assert 'xmi:id="79"' in sent and 'members="19 78 79"' in sent
     assert "<words>a</words>" in sent
+    assert sent.rindex(":NamedEntity ") < sent.index(":View "), (
+        "or UIMA's Java finds none in the view"
+    )
 
 
 def test_the_sentences_and_tokens_of_a_cas_are_read() -> None:
@@ -259,6 +251,7 @@ def test_the_key_of_tools_opens_predictions_and_nothing_else() -> None:
         headers = {"authorization": broken.encode()}
         assert there.get(f"{STUDIO}/health", headers=headers).status_code == 401
     assert Doors("y" * 43, lasts=1).tool_key != KEY and TOKEN not in KEY
+    assert urlsafe_b64decode(KEY + "=") != sha256(TOKEN.encode()).digest(), "nor its digest"
     page = there.get("/api", headers={"authorization": f"Bearer {TOKEN}"}).text
     assert STUDIO in page and own in page and TOKEN not in page
     assert KEY not in browser().get("/api").text, "without a token there is no key"

@@ -31,7 +31,8 @@ from serve.test_annotating import CONFIG, KEY, TOKEN
 STUDIO = os.environ.get("CONFIDE_LABEL_STUDIO", "")
 SECRET = "0123456789abcdef0123456789abcdef01234567"
 QUIET = {
-    "ML_BLOCK_LOCAL_IP": "false", "COLLECT_ANALYTICS": "false", "LATEST_VERSION_CHECK": "false",
+    "USE_DEFAULT_BANNED_SUBNETS": "false",
+    "COLLECT_ANALYTICS": "false", "LATEST_VERSION_CHECK": "false",
     "SENTRY_DSN": "", "FRONTEND_SENTRY_DSN": "", "NO_PROXY": "*",
 }  # fmt: skip
 """Our server is on this machine, and nothing is sent home."""
@@ -42,13 +43,13 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def asks() -> list[tuple[str, str]]:
     """Method and path of what reached our server."""
     return []
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def port(asks: list[tuple[str, str]]) -> Iterator[int]:
     """Our server in a thread, with a token; gives its port."""
     taken = listening("127.0.0.1", 0)
@@ -69,9 +70,10 @@ def port(asks: list[tuple[str, str]]) -> Iterator[int]:
     thread.join(20)
 
 
-@pytest.fixture
-def studio(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """A Label Studio; gives what asks its API."""
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """A Label Studio, which takes minutes to start; gives what asks its API."""
+    tmp_path = tmp_path_factory.mktemp("studio")
     with closing(listening("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [
@@ -97,7 +99,7 @@ def studio(tmp_path: Path) -> Iterator[Callable[..., Any]]:
         return json.loads(raw) if raw else None
 
     try:
-        for _ in range(180):
+        for _ in range(600):
             assert process.poll() is None, (tmp_path / "studio.log").read_text()[-3000:]
             try:
                 ask("/health")

@@ -67,7 +67,7 @@ def _no_document_type(xml: str) -> str:
 # It sends tasks and its project's labelling configuration, and takes predictions of its own labels.
 
 
-MOST_LABELS = 1000
+MOST_CONTROLS, MOST_LABELS = 20, 1000
 Config = Annotated[str, Field(max_length=200_000)]
 
 
@@ -117,7 +117,10 @@ class Labelling:
             raise HttpError(422, "not-xml", "the labelling configuration is not XML") from None
         texts = {one.get("name", ""): one for one in root.iter("Text")}
         found: list[tuple[dict[str, str], str, str]] = []
-        for control in root.iter("Labels"):
+        controls = list(root.iter("Labels"))
+        if len(controls) > MOST_CONTROLS:
+            raise HttpError(422, "labels", f"a configuration has at most {MOST_CONTROLS} <Labels>")
+        for control in controls:
             known = _labels(control.iter("Label"))
             fits = {type: label for type in types if (label := known_type(type, known))}
             shown = next((one for one in control.get("toName", "").split(",") if one in texts), "")

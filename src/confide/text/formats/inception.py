@@ -418,8 +418,8 @@ class SentCas:
             root.append(view)
         members = [view.get("members", ""), *(one.get(_ID, "") for one in items)]
         view.set("members", " ".join(members).strip())
-        place_of_view = list(root).index(view)
-        root[place_of_view:place_of_view] = items
+        behind = list(root).index(view)  # UIMA's Java overlooks members that come after their view
+        root[behind:behind] = items
         return files.xml_text(root)
 
 
