@@ -1,6 +1,6 @@
 """A site whose runs start through Slurm: FLARE's launcher and real processes, a scheduler of ours.
 
-Two other sites start theirs beside their own. Numbers are those of one machine, whatever is killed.
+Another site's start beside its own process. Numbers are those of one machine, whatever is killed.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class Cluster:
         found = [slurm.read(path) for path in sorted((self.folder / "jobs").glob("*.json"))]
         return [job for job in found if not states or job["state"] in states]
 
+    def idle(self) -> int:
+        """Wait until nothing runs; how many jobs there have been."""
+        until(lambda: not self.jobs("PENDING", "RUNNING"))
+        return len(self.jobs())
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
@@ -68,7 +73,8 @@ def real(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", os.pathsep.join((str(cluster.folder), os.environ["PATH"])))
         patch.setattr("flare.real.Real", Clustered)
-        with running(folder, tiny(folder, "rounds=3", "select.every=1")) as consortium:
+        three = tiny(folder, "rounds=3", "select.every=1")
+        with running(folder, three.model_copy(update={"site": three.site[:2]})) as consortium:
             yield consortium
 
 
@@ -83,6 +89,42 @@ def same(one: Path, other: Path) -> None:
     assert not list(differences(states(one), states(other)))
 
 
+def test_what_a_killed_site_left_in_slurm_is_cancelled(
+    real: Real, whole: Path, cluster: Cluster
+) -> None:
+    before = cluster.idle()
+    done = real.run(
+        "left", watch=real.at_round(1, lambda: real.resident(SITE).kill(), gate="site-2")
+    )
+    same(whole, done.folder)
+    left, again = cluster.jobs()[before:]
+    assert left["state"] == "CANCELLED" and again["state"] in ("RUNNING", "COMPLETED")
+
+
+def test_a_site_that_stops_leaves_nothing_in_slurm(real: Real, cluster: Cluster) -> None:
+    def stop() -> None:
+        assert len(cluster.jobs("RUNNING")) == 1
+        residents.stop(real.kit(SITE))
+        until(lambda: not cluster.jobs("PENDING", "RUNNING"))
+        assert not list((real.kit(SITE).path / IN_SLURM).iterdir())
+        real.start_one(SITE)
+
+    cluster.idle()
+    done = real.run("stopped", watch=real.at_round(1, stop, gate="site-2"))
+    assert done.result.best_round
+
+
+def test_a_killed_slurm_job_is_submitted_again(real: Real, whole: Path, cluster: Cluster) -> None:
+    def kill() -> None:
+        (job,) = cluster.jobs("RUNNING")
+        os.killpg(job["pid"], signal.SIGKILL)
+
+    before = cluster.idle()
+    done = real.run("killed", watch=real.at_round(1, kill, gate="site-2"))
+    same(whole, done.folder)
+    assert len(cluster.jobs()) == before + 2
+
+
 def test_a_run_through_slurm_has_the_numbers_of_one_machine(
     real: Real, whole: Path, cluster: Cluster
 ) -> None:
@@ -95,44 +137,10 @@ def test_a_run_through_slurm_has_the_numbers_of_one_machine(
     )
     same(whole, done.folder)
     assert running == [1]
-    (job,) = cluster.jobs()
+    job = cluster.jobs()[-1]
     assert {"--partition=gpu", "--time=01:00:00", "--cpus-per-task=2"} <= set(job["asked"])
-    until(lambda: cluster.jobs("COMPLETED"))
+    cluster.idle()
+    assert cluster.jobs()[-1]["state"] == "COMPLETED"
     until(lambda: not list((real.kit(SITE).path / IN_SLURM).iterdir()))
     for path in real.kit(SITE).path.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
-
-
-def test_a_killed_slurm_job_is_submitted_again(real: Real, whole: Path, cluster: Cluster) -> None:
-    def kill() -> None:
-        (job,) = cluster.jobs("RUNNING")
-        os.killpg(job["pid"], signal.SIGKILL)
-
-    before = len(cluster.jobs())
-    done = real.run("killed", watch=real.at_round(1, kill, gate="site-2"))
-    same(whole, done.folder)
-    assert len(cluster.jobs()) == before + 2
-
-
-def test_what_a_killed_site_left_in_slurm_is_cancelled(
-    real: Real, whole: Path, cluster: Cluster
-) -> None:
-    before = len(cluster.jobs())
-    done = real.run(
-        "left", watch=real.at_round(1, lambda: real.resident(SITE).kill(), gate="site-2")
-    )
-    same(whole, done.folder)
-    left, again = cluster.jobs()[before:]
-    assert left["state"] == "CANCELLED" and again["state"] in ("RUNNING", "COMPLETED")
-
-
-def test_a_site_that_stops_leaves_nothing_in_slurm(real: Real, cluster: Cluster) -> None:
-    def stop() -> None:
-        assert cluster.jobs("RUNNING")
-        residents.stop(real.kit(SITE))
-        until(lambda: not cluster.jobs("PENDING", "RUNNING"))
-        assert not list((real.kit(SITE).path / IN_SLURM).iterdir())
-        real.start_one(SITE)
-
-    done = real.run("stopped", watch=real.at_round(1, stop, gate="site-2"))
-    assert done.result.best_round

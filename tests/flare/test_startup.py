@@ -34,6 +34,7 @@ from confide.flare import kit as startup
 from confide.flare.kit import Consortium, Kit, adopt_kit, expires, open_consortium, open_kit
 from confide.flare.nvidia import consortium, service
 from confide.flare.nvidia.consortium import add_site, create_consortium, renew_kit
+from confide.flare.peers import open_signer
 
 SITES = ("north", "south")
 
@@ -364,6 +365,11 @@ def test_flares_description_of_a_kit_is_enough_to_adopt_it(copied):
             with pytest.raises(KitError, match=r"cannot have this name|not the name of a host"):
                 adopt_kit(kit.path, lead=lead)
         assert not described.exists()
+    lead = open_signer(adopt_kit(copied.path / "kits/lead", lead="lead@confide.lead"), make=True)
+    for domain in ("confide.lead", "else.org"):
+        site = adopt_kit(copied.path / "kits/north", lead=f"lead@{domain}")
+        assert open_signer(site, make=True).vouched(lead.card) is (domain == "confide.lead")
+        (site.path / "local" / "confide.json").unlink()
 
 
 def test_what_is_no_consortium_is_refused(copied, tmp_path):
