@@ -184,8 +184,8 @@ def _show_question(asked: Question) -> None:
     if not asked.settings:
         return
     screen.say(
-        f"lead {asked.lead}; sites {', '.join(asked.sites)}; method {asked.method}; settings:",
-        *(f"  {line}" for line in asked.settings.splitlines() if line.strip()),
+        f"lead {asked.lead}; sites {', '.join(asked.sites)}; method {asked.method}; with",
+        *(f"  {line}" for line in asked.settings),
     )
     if not asked.lines:
         screen.say(

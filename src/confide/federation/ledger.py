@@ -143,13 +143,20 @@ class Ledger:
         return Ledger(path)
 
     @staticmethod
-    def replayed(path: Path, *, length: int, always: Collection[str]) -> Ledger:
+    def replayed(
+        path: Path,
+        *,
+        length: int,
+        always: Collection[str],
+        without: Collection[tuple[str, str]] = (),
+    ) -> Ledger:
         """The ledger of a run whose code runs once more up to where it waits for replies.
 
         It starts from the checkpoint at which the file had `length` bytes, and from the steps that
         are `always` asked before it goes on from there. What the code notes again is in the file
-        already, and is not written a second time; `totals` grow with it as they did before. Raises
-        RunError if the file is damaged.
+        already, and is not written a second time; `totals` grow with it as they did before. But
+        asks that are made anew (`without`, each by its site and the digest in its seal) crossed
+        once more, with their replies. Raises RunError if the file is damaged.
         """
         if path.exists() and not path.stat().st_size:
             path.unlink()
@@ -161,15 +168,33 @@ class Ledger:
         ledger = Ledger(path)
         ledger._always = always
         before = path.read_bytes()[:length].count(b"\n")
-        for _, message in groupby(lines, lambda line: ledger._turn_of(line.tree)):
-            rows = [(line, entry) for line in message if (entry := line.entry) is not None]
-            late = [(line, entry) for line, entry in rows if line.number > before]
-            if late or (rows and rows[0][1].step in always):
-                fields = tuple(entry.field for _, entry in rows)
-                ledger._held[ledger._turn_of(rows[0][0].tree), fields].append(bool(late))
-            for line, entry in late:
-                if not line.again:
-                    ledger.totals[entry.direction][entry.site] -= entry.bytes
+        found: list[tuple[Hashable, list[LedgerLine]]] = []
+        over: list[Hashable] = []  # replies that come after their seal, to asks made anew
+        for turn, group in groupby(lines, lambda line: ledger._turn_of(line.tree)):
+            message = [line for line in group if line.entry is not None]
+            if not message:
+                continue
+            tree = message[0].tree
+            named = tree.get("digest" if tree["direction"] == "down" else "ask")
+            message_turn = ledger._turn_of({**tree, "field": ""})
+            if tree["field"] == SEAL and (tree["site"], named) in without:
+                if tree["direction"] == "up":
+                    over.append(message_turn)
+                else:  # an ask comes before its seal
+                    turns = [one for one, _ in found]
+                    if message_turn in turns:
+                        del found[len(turns) - 1 - turns[::-1].index(message_turn)]
+            elif turn in over:
+                over.remove(turn)
+            else:
+                found.append((turn, message))
+        for turn, message in found:
+            late = message[-1].number > before
+            if late or message[0].tree["step"] in always:
+                ledger._held[turn, tuple(line.tree["field"] for line in message)].append(late)
+            for line in message:
+                if late and not line.again:
+                    ledger.totals[line.tree["direction"]][line.tree["site"]] -= line.tree["bytes"]
         return ledger
 
     def _again(self, turn: Hashable, fields: tuple[str, ...]) -> bool | None:

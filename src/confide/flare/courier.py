@@ -66,7 +66,8 @@ COURIER = "courier"
 """The folder of these files, in a run's folder and in a site's memory."""
 RECORD = "courier.json"
 LOST, VOID = "lost", "void"
-UNMET = ("not-met",)
+UNMET = ("not-met", "no-sum")
+"""Codes of a site whose process was restarted: all sites greet anew, and sum once more."""
 _ANY_ROUND = (GREET.name, MEET.name)
 """Steps whose ask holds nothing of a round: a run that goes on from a checkpoint has met its
 sites."""
@@ -259,6 +260,16 @@ class Mail:
                         one[VOID] = True
                         self._write(site, sent)
 
+    def voided(self) -> set[tuple[str, str]]:
+        """The asks that are made anew, each by its site and the digest in its seal."""
+        return {
+            (site, AskSeal.decode(one["seal"].encode()).digest)
+            for site, every in self._sent.items()
+            for sent in every
+            for one in sent.parts
+            if one.get(VOID)
+        }
+
     def _failed(self, site: str, sent: _Sent, place: int) -> bool:
         path = self._path(site, sent.number, "reply")
         if not path.exists():
@@ -335,7 +346,7 @@ class CourierEngine(SignedEngine):
             if delivery is None:
                 missing.append(site)
                 continue
-            if code_of(delivery.reply) in UNMET:  # its process was restarted: all greet anew
+            if code_of(delivery.reply) in UNMET:
                 self._mail.forget(steps=_ANY_ROUND)
             yield self._checked_delivery(delivery, asked.seal)
             del delivery
@@ -370,9 +381,10 @@ class CourierConductor(Conductor):
         """The ledger, in which each message stands once, and the engine that finds replies."""
         path = runs.ledger_path(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _, length = checkpointed_ledger(folder.store(name))
-        ledger = Ledger.replayed(path, length=length, always=(joining.JOIN.name, *_ANY_ROUND))
         assert self.evidence is not None and isinstance(self.engine, Mail), "files are signed"
+        _, length = checkpointed_ledger(folder.store(name))
+        always = joining.JOIN.name, *_ANY_ROUND
+        ledger = Ledger.replayed(path, length=length, always=always, without=self.engine.voided())
         return ledger, CourierEngine(self.engine, self.evidence, ledger, path)
 
 
@@ -600,16 +612,27 @@ class Question:
     """The question that a file puts to a site: steps with their rounds.
 
     `lines` is the agreement that the site has beside the one that the run needs, if the file asks
-    the site to join; `settings` are the run's.
+    the site to join; `settings` are those of the run that are not the defaults, line by line.
     """
 
     head: Head
     steps: tuple[tuple[str, int], ...]
-    settings: str = ""
+    settings: tuple[str, ...] = ()
     method: str = ""
     lead: str = ""
     sites: tuple[str, ...] = ()
     lines: tuple[AgreementLine, ...] = ()
+
+
+def _beside_defaults(tree: files.Tree, plain: files.Tree, *, at: str = "") -> Iterator[str]:
+    """The settings with other values than the defaults, each as `table.key = value`."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            below = plain.get(name)
+            usual = below if isinstance(below, dict) else {}
+            yield from _beside_defaults(value, usual, at=f"{at}{name}.")
+        elif name not in plain or plain[name] != value:
+            yield f"{at}{name} = {value!r}"
 
 
 class CourierSite:
@@ -647,7 +670,9 @@ class CourierSite:
             lines = agreement_lines(held.agreement, needed)
         return dataclasses.replace(
             asked,
-            settings=join.settings,
+            settings=tuple(
+                _beside_defaults(parse_toml(join.settings), parse_toml(dump(Settings())))
+            ),
             method=method,
             lead=join.lead,
             sites=tuple(join.sites),

@@ -15,16 +15,15 @@ from confide.federation.keys import read_key
 from confide.federation.steps import WireRow
 from confide.files import for_the_owner, private_folder, write_of_run
 from confide.flare import agreements
-from confide.flare.joining import check_guards, check_suited, run_steps, wire_digest, wire_of
+from confide.flare.joining import check_guards, read_for_sites, run_steps, wire_digest, wire_of
 from confide.flare.kit import Kit
 from confide.flare.peers import open_signer
 from confide.flare.proxies import credentials
 from confide.flare.site import as_site_table
 from confide.flare.status import read_agreements, read_site_file, site_file
 from confide.methods import method_named
-from confide.recipes import settings_file
 from confide.runs.sites import Gathered, gather
-from confide.settings import REFERENCES, Settings, SiteFile, load_settings, nearest, parse
+from confide.settings import REFERENCES, Settings, SiteFile, nearest, parse
 from confide.settings.sitefile import Agreement, dump_site, load_site, parse_consent
 
 
@@ -161,12 +160,10 @@ def settings_asked(file: str | Path, method: str | None = None) -> Settings:
 
     Raises SettingsError.
     """
-    path = settings_file(file)
-    chosen = load_settings(path)
+    chosen, _ = read_for_sites(file, ())
     if method not in (None, chosen.method, chosen.trained_by):
         named = method if method in REFERENCES else method_named(method).method
-        chosen = load_settings(path, (f"method={named}",))
-    check_suited(chosen, where=str(path))
+        chosen, _ = read_for_sites(file, (f"method={named}",))
     return chosen
 
 

@@ -26,7 +26,7 @@ from confide.federation.combining import Combining, Pile, Total
 from confide.federation.failures import CODES, Refusal, blaming, refused
 from confide.federation.messages import encode
 from confide.federation.quantising import can_quantise
-from confide.federation.seals import digest, is_signed_by
+from confide.federation.seals import digest, int_bytes, is_signed_by
 from confide.federation.secure import crypto, lanes, messages, steps
 from confide.federation.secure.messages import Offered, Opening, Roster
 from confide.federation.steps import Shapes, Step
@@ -418,8 +418,8 @@ class Summing:
         greetings: the file in which greetings are kept for a run that goes on.
         lane_width: the bytes of a lane for changes of weights, once a sum has shown how large they
             are; 0: as many as the step says.
-        repeats: the run's code runs again and again up to the same place, so that attempts at a sum
-            are numbered in their turn; otherwise their numbers are random.
+        repeats: the run's code runs again and again up to the same place, so that the numbers of
+            attempts at a sum follow from its ask; otherwise they are random.
 
     `newest` are the sites in the newest sum; `ranges` holds the largest change that a lane can
     take, by step and array.
@@ -437,7 +437,7 @@ class Summing:
         lane_width: int = 0,
         repeats: bool = False,
     ) -> None:
-        self._attempts: Counter[tuple[int, str]] | None = Counter() if repeats else None
+        self._attempts: Counter[bytes] | None = Counter() if repeats else None
         self._kept = greetings
         self._lane_width = lane_width
         self.ranges: dict[str, dict[str, float]] = {}
@@ -554,9 +554,7 @@ class Summing:
             found = SumAttempt(
                 exchange,
                 step,
-                replace(
-                    opening, roster=whole.id.hex(), attempt=self._attempt(exchange.round, step.name)
-                ),
+                replace(opening, roster=whole.id.hex(), attempt=self._attempt(encoded.digest)),
                 encoded,
                 roster=whole.part(group) if group else whole,
                 layout=layout,
@@ -582,12 +580,12 @@ class Summing:
             self.ranges[step.name] = {n: times * most for n, most in largest.items() if most}
         return SumResult(total, sites, empty)
 
-    def _attempt(self, round: int, step: str) -> int:
-        """The number of a new attempt at a sum of this turn."""
+    def _attempt(self, ask: bytes) -> int:
+        """The number of a new attempt at a sum, whose ask has this digest."""
         if self._attempts is None:
             return secrets.randbits(62)
-        self._attempts[round, step] += 1
-        return self._attempts[round, step]
+        self._attempts[ask] += 1
+        return int.from_bytes(digest(ask, int_bytes(self._attempts[ask]))[:7], "little")
 
     def _greeted(self, exchange: Exchange) -> Roster:
         """The roster of the run; sites greet before the first sum and after a restart.
