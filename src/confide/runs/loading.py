@@ -343,7 +343,8 @@ def open_models(
         return run
     paths = _paths(run)
     rules = [path for path in paths if str(path) == CONTEXT and not path.is_dir()]
-    folders = _by_task([path for path in paths if path not in rules]) if rules != paths else {}
+    others = [path for path in paths if path not in rules]
+    folders = _by_task(others) if others or not rules else {}
     entities: EntityExtractor | None = None
     relations: RelationExtractor | BagExtractor | None = None
     attributes: RelationExtractor | ContextRules | None = None
@@ -352,8 +353,8 @@ def open_models(
     splitting, words_cut = Splitting(), WordsCut()
     for part in filter(folders.__contains__, (ATTRIBUTES, *TASKS)):
         folder = folders[part]
-        others = [other for other in folders.values() if other is not folder]
-        model, table, own_types = _opened(folder, site=site, key=key, others=others)
+        rest = [other for other in folders.values() if other is not folder]
+        model, table, own_types = _opened(folder, site=site, key=key, others=rest)
         if model.finds == "entities":
             entities, annotated = model, own_types
             words_cut = _words_cut(folder)
