@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from cases import each
 from confide.errors import DataError, RunError, SettingsError
 from confide.jobs.loading import load
 from confide.jobs.predict import evaluate, predict
@@ -110,6 +109,13 @@ def test_it_speaks_of_the_entities_of_its_type_and_leaves_the_rest(
     assert read(path).documents[0].entities == found.entities
     (few,) = predict(trained, [note], types=["present", "possible"])
     assert few.entities[1].said("assertion") in ("present", "possible")
+    # a flag is a relation of its name
+    said = Entity("T1", "sign", ((0, 4),), attributes=(("Negated", ""), ("x", "y")))
+    note = Document("n", "pain cough", (said, Entity("T2", "sign", ((5, 10),))))
+    turned = attributes_as_relations(note, "Negated")
+    assert [(one.type, one.head, one.tail) for one in turned.relations] == [("Negated", "T1", "T1")]
+    again = relations_as_attributes(replace(note, entities=(said,)), "Negated", turned)
+    assert set(again.entities[0].attributes) == set(said.attributes)
 
 
 def test_it_stands_behind_a_recogniser_in_a_chain_and_its_release_too(
@@ -153,13 +159,12 @@ def test_methods_for_relations_train_it_as_it_is(tmp_path: Path) -> None:
         }, method
 
 
-@each(("changes", "error", "match"), [
-    ({"task": "ner"}, SettingsError, 'pairs.attribute is for task = "re"'),
-    ({"pairs": {"attribute": "polarity"}}, DataError, "has the attribute 'polarity'"),
-])  # fmt: skip
-def test_settings_that_do_not_fit(changes: Any, error: Any, match: str, tmp_path: Path) -> None:
-    with pytest.raises(error, match=match):
-        run(settings(tmp_path, **changes), out=tmp_path / "run")
+def test_settings_that_do_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r'pairs\.attribute is for task = "re"'):
+        settings(tmp_path / "ner", task="ner")
+    other = settings(tmp_path / "other", pairs={"attribute": "polarity"})
+    with pytest.raises(DataError, match="has the attribute 'polarity'"):
+        run(other, out=tmp_path / "run")
 
 
 def test_values_that_are_text_never_leave_as_names(tmp_path: Path) -> None:
@@ -180,12 +185,3 @@ def test_values_that_are_text_never_leave_as_names(tmp_path: Path) -> None:
         assert gather(
             parse({**tree, "site": [{**site, "relations": renamed}]}), tmp_path, key_file=None
         )
-
-
-def test_a_flag_is_a_relation_of_its_name_and_comes_back() -> None:
-    said = Entity("T1", "sign", ((0, 4),), attributes=(("Negated", ""), ("x", "y")))
-    note = Document("n", "pain cough", (said, Entity("T2", "sign", ((5, 10),))))
-    turned = attributes_as_relations(note, "Negated")
-    assert [(one.type, one.head, one.tail) for one in turned.relations] == [("Negated", "T1", "T1")]
-    again = relations_as_attributes(replace(note, entities=(said,)), "Negated", turned)
-    assert set(again.entities[0].attributes) == set(said.attributes)
