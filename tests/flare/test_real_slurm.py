@@ -92,10 +92,14 @@ def same(one: Path, other: Path) -> None:
 def test_what_a_killed_site_left_in_slurm_is_cancelled(
     real: Real, whole: Path, cluster: Cluster
 ) -> None:
+    """Its job goes on without it, until the site's own process is there again."""
+
+    def kill() -> None:
+        real.resident(SITE).kill()
+        until(lambda: not cluster.jobs("RUNNING"))
+
     before = cluster.idle()
-    done = real.run(
-        "left", watch=real.at_round(1, lambda: real.resident(SITE).kill(), gate="site-2")
-    )
+    done = real.run("left", watch=real.at_round(1, kill, gate="site-2"))
     same(whole, done.folder)
     left, again = cluster.jobs()[before:]
     assert left["state"] == "CANCELLED" and again["state"] in ("RUNNING", "COMPLETED")
