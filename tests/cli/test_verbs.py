@@ -306,8 +306,8 @@ def test_run_says_that_it_was_still_learning_and_how_to_train_on(put: Any, tmp_p
 
 def test_all_that_a_command_lacks_is_said_with_a_line_to_paste() -> None:
     done = call("consortium", "init", "my hospitals", "--port", "80")
-    assert done.exit_code == 2 and "--site and --host are missing" in done.stderr
-    assert "confide consortium init 'my hospitals' --site NAME --host HOST --port 80" in done.stderr
+    assert done.exit_code == 2 and "--host is missing" in done.stderr
+    assert "confide consortium init 'my hospitals' --host HOST --port 80" in done.stderr
     assert "RUN FILE is missing" in call("evaluate").stderr
     wrong = call("server", "stop", "kit", "--wait", "no")
     assert wrong.exit_code == 2 and "Invalid value for '--wait'" in wrong.stderr

@@ -127,9 +127,10 @@ def test_starting_a_kit_of_an_earlier_release_gives_it_our_policies(tmp_path, mo
     before = {path.name: path.read_text() for path in policies.iterdir()}
     (policies / "resources.json").write_text("{}")
     (policies / "log_config.json").write_text('{"formatters": {"plain": {"()": "gone.Plain"}}}')
-    (policies / "site.toml").write_text("# the site's own")
+    own = 'name = "north"\ntrain = ["a.jsonl"]\nkey = "key"\n'
+    (policies / "site.toml").write_text(own)
     monkeypatch.setattr(processes.os, "execve", lambda *_: None)
     processes.start(kit)
     assert {path.name: path.read_text() for path in policies.iterdir()} == {
-        **before, "site.toml": "# the site's own"
+        **before, "site.toml": own
     }  # fmt: skip

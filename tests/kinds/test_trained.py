@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from cases import each
 from confide.kinds.bags.site import BagExtractor
 from confide.kinds.entities import EntityExtractor
@@ -11,8 +14,11 @@ from confide.text.document import NO_RELATION, Document, Entity, Relation
 
 
 def test_each_says_what_it_finds() -> None:
-    found = [one.finds for one in (EntityExtractor, RelationExtractor, BagExtractor)]
-    assert found == ["entities", "relations", "facts"]
+    assert (EntityExtractor.finds, BagExtractor.finds) == ("entities", "facts")
+    for attribute, finds in (("", "relations"), ("assertion", "attributes")):
+        made: Any = RelationExtractor
+        trainer = SimpleNamespace(form=SimpleNamespace(attribute=attribute))
+        assert made(trainer, None, None, ()).finds == finds
 
 
 @each(

@@ -275,6 +275,9 @@ class Scripted:
     def first_drawn(self, federation: Any) -> None:
         return None
 
+    def entry(self, state: Any) -> None:
+        return None
+
     def score(self, state: Any, federation: Any, *, part: str, round: int) -> Any:
         f1 = self.f1s[round - 1]
         if f1 is None:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -195,6 +196,7 @@ class Toy:
     apart: bool = False
     made: int = 0
     Memory: Any = object
+    kind: ClassVar[Any] = SimpleNamespace(trains=True)
 
     def extractor(self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None) -> Any:
         assert (key is not None) == self.keyed
@@ -262,7 +264,7 @@ def test_of_types_that_nobody_looked_for_at_a_site_nothing_is_an_error(
 def test_of_relations_that_nobody_looked_for_at_a_site_nothing_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RelationExtractor, "__call__", lambda _, documents: SEEN)
+    monkeypatch.setattr(RelationExtractor, "_related", lambda _, documents: SEEN)
     nothing: Any = None
     reader = RelationExtractor(nothing, nothing, RULES, ())
     method: Any = Toy(task="re", apart=True)

@@ -20,11 +20,13 @@ import hashlib
 import json
 import re
 from pathlib import Path
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typing import TYPE_CHECKING
 
 from confide.federation.seals import int_bytes, is_signed_by, statement
 from confide.files import decode_json, file_bytes, for_the_owner, write_atomically
+
+if TYPE_CHECKING:  # slow to import, and prediction needs none
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 REPLIES = "replies"
 """Their folder in a site's run folder."""

@@ -86,7 +86,8 @@ class LauncherTable(Table):
     @model_validator(mode="after")
     def _fits(self) -> LauncherTable:
         known = _KEYS_OF[self.by]
-        if odd := sorted(self.model_fields_set - {"by", *known}):
+        given = {name for name, value in self if value != type(self).model_fields[name].default}
+        if odd := sorted(given - {"by", *known}):
             takes = f"; it takes {', '.join(known)}" if known else ""
             raise ValueError(f"by = {self.by!r} takes no {', '.join(odd)}{takes}")
         if odd := sorted(set(self.sbatch) - set(_SBATCH)):
