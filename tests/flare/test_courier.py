@@ -24,7 +24,7 @@ from confide.federation.comparing import compare_ledgers
 from confide.federation.failures import Refusal
 from confide.federation.ledger import Ledger, read_lines
 from confide.federation.messages import FieldSize
-from confide.flare.courier import CourierSite, begin, copy_to, go_on, read_record
+from confide.flare.courier import CourierSite, begin, begun_in, copy_to, go_on
 from confide.flare.envelope import MAGIC, MOST_FILE, Head, Part, write_envelope
 from confide.flare.kit import Consortium, Kit, open_kit
 from confide.flare.nvidia.consortium import create_consortium
@@ -74,7 +74,7 @@ class Trip:
             cards=self.cards,
             overrides=more,
         )
-        self.called = read_record(self.run).run
+        self.called = begun_in(self.run).run
         self.trips = 0
 
     def kit(self, name: str) -> Kit:

@@ -26,7 +26,7 @@ from confide.flare import agreements
 from confide.flare.agreements import COUNT_FILE
 from confide.flare.kit import Kit, expires
 from confide.flare.nvidia import certificates, consortium, lead, processes
-from confide.flare.nvidia.certificates import Answer, SigningRequest
+from confide.flare.nvidia.certificates import SignedAnswer, SigningRequest
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.processes import REVOKED, revoked
 from confide.flare.peers import Pins, archive, open_signer, renew_identity
@@ -74,7 +74,7 @@ DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
         lambda path, kit: certificates._read(SigningRequest, path),
         KitError,
     ),
-    "answer": ("answer.json", lambda path, kit: certificates._read(Answer, path), KitError),
+    "answer": ("answer.json", lambda path, kit: certificates._read(SignedAnswer, path), KitError),
     "archive": ("card.json", lambda path, kit: archive(path), OSError),
     "count": (COUNT_FILE, lambda path, kit: agreements._read_count(path), OSError),
     "veil": ("veil.key", lambda path, kit: _veil(path), OSError),

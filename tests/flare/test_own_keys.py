@@ -237,7 +237,7 @@ def by(place: Place, **changed: Any) -> str:
     """The founder's answer with other content, signed by the authority's own key."""
     held = json.loads(place.answer.read_text()) | changed
     held.pop("schema")
-    plain = certificates.Answer(**held)
+    plain = certificates.SignedAnswer(**held)
     key, _ = consortium.open_root(place.consortium.authority)
     signature = key.sign(plain.said(), certificates.PSS, hashes.SHA256()).hex()
     signed = plain.model_copy(update={"signature": signature})

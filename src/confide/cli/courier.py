@@ -105,7 +105,7 @@ def courier_collect(
         return
     now = couriers.go_on(run, files or ())
     _say_standing(now, watch)
-    for new in couriers.watched(watch, f"{now.run}.*.reply", every=EVERY):
+    for new in couriers.new_files(watch, f"{now.run}.*.reply", every=EVERY):
         sound = []
         for path in new:
             try:
@@ -154,7 +154,7 @@ def courier_answer(
         screen.say(f"{made}: {size_in_words(made.stat().st_size)}, for the server", style="bold")
     if watch is None:
         return
-    for new in couriers.watched(watch, f"*.{site.name}.*.ask", every=EVERY):
+    for new in couriers.new_files(watch, f"*.{site.name}.*.ask", every=EVERY):
         for path in new:
             try:
                 _show_question(site.question(path))

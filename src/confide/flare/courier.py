@@ -104,7 +104,7 @@ class _Sent:
 
 
 @dataclass(frozen=True)
-class Asked:
+class KnownAsk:
     """An ask that was made before: the site, the number of its file, its place in it, its seal."""
 
     site: str
@@ -156,17 +156,17 @@ class Mail:
         sent = self._sent[site]
         return bool(sent) and not self._is_over(site, sent[-1])
 
-    def asked(self, site: str, step: str, round: int, *, ask: bytes) -> Asked | None:
+    def asked(self, site: str, step: str, round: int, *, ask: bytes) -> KnownAsk | None:
         """The ask, if these bytes were asked of the site in this turn before."""
         wanted = _mark(step, round, ask)
         for sent in reversed(self._sent[site]):
             for place, one in enumerate(sent.parts):
                 if one["mark"] == wanted and not one.get(VOID):
                     seal = AskSeal.decode(one["seal"].encode())
-                    return Asked(site, sent.number, place, seal, LOST in one)
+                    return KnownAsk(site, sent.number, place, seal, LOST in one)
         return None
 
-    def reply(self, asked: Asked) -> Delivery | None:
+    def reply(self, asked: KnownAsk) -> Delivery | None:
         """The reply to an ask; None if it has not come. Raises Refusal if its file was changed."""
         if asked.lost:
             failure = encode(Failure("lost", "", "", ""))
@@ -500,7 +500,7 @@ def go_on(
     `again`: ask once more where sites failed. `without`: sites whose reply to their last file is
     not waited for. Raises Refusal for a file that cannot be used, FederationError, RunError.
     """
-    read_record(out)
+    begun_in(out)
     with _alone(out / COURIER):
         record, kit, mail = _mail_of(out)
         for path in arrived:
@@ -540,14 +540,14 @@ def take_in(out: Path, path: Path) -> None:
 
 
 def _mail_of(out: Path) -> tuple[Record, Kit, Mail]:
-    record = read_record(out)
+    record = begun_in(out)
     kit = open_kit(Path(record.kit), "server")
     cards = {site: Card.decode(text) for site, text in record.cards.items()}
     mail = Mail(out / COURIER, run=record.run, kit=kit, place=open_signer(kit), cards=cards)
     return record, kit, mail
 
 
-def read_record(out: Path) -> Record:
+def begun_in(out: Path) -> Record:
     """The record of the run in a folder. Raises RunError."""
     try:
         held = files.decode_json(files.file_text(out / COURIER / RECORD, files.MOST_JSON))
@@ -588,7 +588,7 @@ def _copy(path: Path, target: Path) -> None:
             files.write_atomically(target, data)
 
 
-def watched(folder: Path, pattern: str, *, every: float) -> Iterator[list[Path]]:
+def new_files(folder: Path, pattern: str, *, every: float) -> Iterator[list[Path]]:
     """The files in a folder that are new or have changed, again and again; links are passed over.
 
     A file that was still being copied comes again.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from confide.corpora.dealing import text_fingerprint
 from confide.errors import (
@@ -49,8 +49,6 @@ from confide.text.document import Document
 from confide.version import __version__
 
 if TYPE_CHECKING:
-    from confide.flare.courier import Mail
-    from confide.flare.nvidia.engine import FlareEngine
     from confide.runs.rounds import Selected
 
 # --- Evidence at the server
@@ -108,15 +106,30 @@ def server_evidence(
     return ServerEvidence(open_signer(kit), order)
 
 
+class SealedEngine(Engine, Protocol):
+    """An engine that carries a seal beside each message."""
+
+    def deliver(
+        self,
+        step: str,
+        round: int,
+        *,
+        asks: Mapping[str, bytes],
+        timeout: float | None,
+        seals: Mapping[str, bytes] | None = None,
+    ) -> Generator[Delivery, None, None]:
+        """Every asked site's reply with its seal, or a failure."""
+        ...
+
+
 class SignedEngine:
     """Seals every ask, and passes on only replies that their site has sealed.
 
-    What it signs and checks is noted in `ledger`, whose file is at `path`. `carrier` may be any
-    engine that carries a seal beside each message.
+    What it signs and checks is noted in `ledger`, whose file is at `path`.
     """
 
     def __init__(
-        self, carrier: FlareEngine | Mail, evidence: ServerEvidence, ledger: Ledger, path: Path
+        self, carrier: SealedEngine, evidence: ServerEvidence, ledger: Ledger, path: Path
     ) -> None:
         self._carrier = carrier
         self.sites = carrier.sites
@@ -279,7 +292,7 @@ class Conductor:
     name: str
     settings: str
     version: str
-    engine: FlareEngine | Mail
+    engine: SealedEngine
     folder: Path
     public: Path | None = None
     evidence: ServerEvidence | None = None

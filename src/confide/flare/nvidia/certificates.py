@@ -87,7 +87,7 @@ class SigningRequest(BaseModel, strict=True, frozen=True, extra="forbid"):
         return statement("request", *(text.encode() for text in texts))
 
 
-class Answer(BaseModel, strict=True, frozen=True, extra="forbid"):
+class SignedAnswer(BaseModel, strict=True, frozen=True, extra="forbid"):
     """The founder's answer. `asked` is the digest of the request; certificates are in PEM."""
 
     consortium: str
@@ -109,13 +109,13 @@ class Answer(BaseModel, strict=True, frozen=True, extra="forbid"):
         return statement("answer", *(text.encode() for text in texts), int_bytes(self.port))
 
 
-S = TypeVar("S", SigningRequest, Answer)
+S = TypeVar("S", SigningRequest, SignedAnswer)
 
 
 def _read(kind: type[S], path: Path) -> S:
     """A request or an answer in a file, of the right form but not yet believed. Raises KitError."""
     what = "a request of `confide site request`"
-    if kind is Answer:
+    if kind is SignedAnswer:
         what = "an answer of `confide consortium approve`"
     try:
         held = decode_json(file_bytes(path, LONGEST))
@@ -132,7 +132,7 @@ def _read(kind: type[S], path: Path) -> S:
     return found
 
 
-def _write(path: Path, made: SigningRequest | Answer) -> None:
+def _write(path: Path, made: SigningRequest | SignedAnswer) -> None:
     with os_errors_as(KitError, f"{path.name} could not be written", where=path):
         text = json.dumps({"schema": 1} | made.model_dump(), indent=1) + "\n"
         write_atomically(path, text.encode())
@@ -142,7 +142,7 @@ def _write(path: Path, made: SigningRequest | Answer) -> None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedToJoin:
     """The file for the founder, and the fingerprint of the site's identity key."""
 
     file: Path
@@ -151,7 +151,9 @@ class Asked:
 
 
 @for_the_owner()
-def ask_to_join(path: Path, *, site: str | None = None, consortium: str | None = None) -> Asked:
+def ask_to_join(
+    path: Path, *, site: str | None = None, consortium: str | None = None
+) -> AskedToJoin:
     """Make a site's keys, in a new kit at `path` or for a renewal, and ask for a certificate.
 
     A kit that is complete says `site` and `consortium` itself. Raises KitError, KeyFileError.
@@ -199,7 +201,7 @@ def ask_to_join(path: Path, *, site: str | None = None, consortium: str | None =
     )
     file = path / ASKING / _ASK_FILE
     _write(file, asked.model_copy(update={"signature": identity.sign(asked.said())}))
-    return Asked(file, site, identity.fingerprint)
+    return AskedToJoin(file, site, identity.fingerprint)
 
 
 def _own_key(path: Path) -> RSAPrivateKey:
@@ -247,7 +249,7 @@ def approve(consortium: Path, file: Path, *, compared: bool = False) -> Approval
     kits.check_member_names(held.name, [*others, asked.site], lead=held.lead, host=held.host)
     public = _checked_ask(asked, held, where=file)
     kept = held.answer(asked.site)
-    before = _read(Answer, kept) if kept.exists() else None
+    before = _read(SignedAnswer, kept) if kept.exists() else None
     named = digest(asked.said()).hex()
     with os_errors_as(KitError, "the authority's certificate cannot be read", where=held.authority):
         authority = _fingerprint(file_bytes(held.authority / ROOT_CERTIFICATE))
@@ -313,11 +315,13 @@ def _check_age(asked: SigningRequest, *, where: Path) -> None:
         )
 
 
-def _answer(held: Consortium, asked: SigningRequest, *, public: RSAPublicKey, named: str) -> Answer:
+def _answer(
+    held: Consortium, asked: SigningRequest, *, public: RSAPublicKey, named: str
+) -> SignedAnswer:
     """The signed answer; asks for the passphrase of an encrypted root key."""
     root = open_root(held.authority)
     kit = Kit(held.path, "site", asked.site, held.name, held.host, held.port, "", "")
-    answer = Answer(
+    answer = SignedAnswer(
         consortium=held.name,
         site=asked.site,
         host=held.host,
@@ -357,7 +361,7 @@ def accept(path: Path, file: Path, *, compared: bool = False) -> Acceptance:
     else:
         kit = open_kit(path, "site")
         names = kit.name, kit.consortium
-    answer = _read(Answer, file)
+    answer = _read(SignedAnswer, file)
     for what, got, wanted in (
         ("site", answer.site, names[0]),
         ("consortium", answer.consortium, names[1]),
@@ -395,7 +399,9 @@ def accept(path: Path, file: Path, *, compared: bool = False) -> Acceptance:
     return Acceptance(_fingerprint(answer.authority.encode()), open_kit(path, "site"))
 
 
-def _checked_answer(answer: Answer, *, where: Path) -> tuple[x509.Certificate, x509.Certificate]:
+def _checked_answer(
+    answer: SignedAnswer, *, where: Path
+) -> tuple[x509.Certificate, x509.Certificate]:
     """The certificates of site and authority. Raises KitError unless the authority signed all."""
     kits.check_host(answer.host)
     try:
@@ -430,7 +436,7 @@ def _checked_answer(answer: Answer, *, where: Path) -> tuple[x509.Certificate, x
 
 
 def _fitting_key(
-    path: Path, certificate: x509.Certificate, *, identity: Identity, answer: Answer
+    path: Path, certificate: x509.Certificate, *, identity: Identity, answer: SignedAnswer
 ) -> Path:
     """The site's private key that was certified: the new one or, after an interruption, the kit's.
 
