@@ -30,10 +30,10 @@ demo: $(VENV)/.installed  ## install into .venv, then train one model for three 
 	PYTHONDONTWRITEBYTECODE= $(BIN)/confide demo
 	@command -v confide >/dev/null || echo "To call it by its name in this shell: source $(BIN)/activate"
 
-test: $(VENV)/.installed-dev  ## every test but the slow ones (five minutes on two cores)
+test: $(VENV)/.installed-dev  ## every test but the slow ones (seven minutes on two cores)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS, and no text in their frames (five minutes)
+test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS, and no text in their frames (three minutes)
 	$(BIN)/python -m pytest -m slow tests/flare/test_real_methods.py -k "($(REAL)) and not context and not take_model"
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests, two at a time (three quarters of an hour on two cores: processes, networks, disks and certificates)
