@@ -11,6 +11,7 @@ import pytest
 
 from cases import each
 from confide.errors import KeyFileError
+from confide.federation import keys
 from confide.federation.keys import key_check, new_key, read_key
 from confide.training.vocabulary import keyed_digest
 
@@ -24,6 +25,17 @@ def test_a_new_key_is_32_bytes_for_its_owner_only(tmp_path: Path) -> None:
 
 def test_no_two_keys_are_equal(tmp_path: Path) -> None:
     assert len({read_key(new_key(tmp_path / f"{n}.key")) for n in range(5)}) == 5
+
+
+def test_a_process_that_dies_leaves_no_half_of_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before all is on the disk, nothing has the key's name, which another command would refuse."""
+    path = tmp_path / "k"
+    seen: list[bool] = []
+    monkeypatch.setattr(keys.os, "fsync", lambda _: seen.append(path.exists()))
+    new_key(path)
+    assert seen == [False] and [one.name for one in tmp_path.iterdir()] == ["k"]
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:

@@ -330,20 +330,21 @@ def write_key(path: Path, data: bytes, *, over: bool = False) -> None:
 
     Raises KeyFileError.
     """
-    target = path.with_name(f".{path.name}.{secrets.token_hex(8)}") if over else path
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(handle)
             if over:
-                target.replace(path)
-        except BaseException:
-            target.unlink(missing_ok=True)
-            raise
+                fresh.replace(path)
+            else:
+                os.link(fresh, path)
+        finally:
+            fresh.unlink(missing_ok=True)
     except FileExistsError as error:
         raise KeyFileError(
             "there is already a file, and a key is never overwritten",
