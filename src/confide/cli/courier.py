@@ -100,11 +100,10 @@ def courier_collect(
     from confide.errors import printable
     from confide.flare import courier as couriers
 
-    if watch is None:
-        _say_standing(couriers.go_on(run, files or ()), to)
-        return
     now = couriers.go_on(run, files or ())
-    _say_standing(now, watch)
+    _say_standing(now, watch or to)
+    if watch is None:
+        return
     for new in couriers.new_files(watch, f"{now.run}.*.reply", every=EVERY):
         sound = []
         for path in new:

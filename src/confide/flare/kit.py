@@ -301,7 +301,7 @@ def write_policies(folder: Path, kind: Kind, *, launcher: LauncherTable | None =
             held = decode_json(data)
             if file.name == "resources.json":
                 (part,) = [one for one in held["components"] if one["id"] == "process_launcher"]
-                given = launcher.model_dump(exclude={"by"}, exclude_unset=True)
+                given = launcher.model_dump(exclude={"by"}, exclude_defaults=True)
                 part |= {"path": LAUNCHERS[launcher.by], "args": {"kit": str(folder), **given}}
             elif file.name == "comm_config.json":
                 port = {"port": launcher.port} if launcher.by == "slurm" else {}

@@ -27,12 +27,12 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_opt.job_launcher.slurm import batch
 
 from confide.errors import KitError, SettingsError
-from confide.flare.kit import STARTS_WITHIN, Kit
+from confide.flare.kit import STARTS_WITHIN, Kit, write_policies
 from confide.flare.nvidia import launchers, processes
 from confide.flare.nvidia.components import SILENCE, ConfideController
 from confide.flare.nvidia.consortium import create_consortium
 from confide.settings import dump_site, load_site
-from confide.settings.sitefile import parse_site
+from confide.settings.sitefile import LauncherTable, parse_site
 
 JOB = "0f0e0d0c-0b0a-4908-8706-050403020100"
 HOSTILE = {
@@ -169,6 +169,9 @@ def test_a_kit_has_the_launcher_that_its_site_chose(
         "slurm", {"partition": "gpu"}, {"by", "port", "sbatch"}
     )  # fmt: skip
     assert isinstance(built(kit), launchers.SlurmLauncher)
+    write_policies(kit.path, "site", launcher=LauncherTable(by="docker", image="", gpus=2))
+    container: Any = built(kit)  # it takes no image, and none is named
+    assert container._wanted == (2, 0, "")
     choose(kit)
     assert {path.name: path.read_bytes() for path in local.glob("*.json")} == before
 

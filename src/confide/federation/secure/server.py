@@ -355,6 +355,10 @@ class LostSites:
 # greeting are gone with the site's process, or held by it alone.
 
 
+MOST_GREETINGS = 2**28
+"""The most bytes of that file; a greeting has about 2,000."""
+
+
 def read_greetings(path: Path | None) -> dict[str, messages.Greeted]:
     """Read the sites' last greetings; none without a file. Raises RunError if it is damaged."""
     if path is None or not path.exists():
@@ -370,8 +374,6 @@ def read_greetings(path: Path | None) -> dict[str, messages.Greeted]:
         ) from error
 
 
-MOST_GREETINGS = 2**28
-"""The most bytes of that file; a greeting has about 2,000."""
 _RANGE = 8.0
 """The limit of a site's change, in multiples of the mean change of the last sum."""
 
