@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.jobs.predict import facts as facts
     from confide.jobs.predict import predict as predict
     from confide.jobs.survey import survey as survey
+    from confide.jobs.survey import survey_verdict as survey_verdict
     from confide.jobs.sweep import Sweep as Sweep
     from confide.jobs.sweep import sweep as sweep
     from confide.methods import wire as wire

@@ -157,19 +157,16 @@ def survey_tables(found: Mapping[str, Any]) -> Iterator[Table]:
     totals = {name: found[name] for name in ("documents", "sentences", "tokens")}
     title = f"Training text of {found['sites']} sites together"
     yield mapping(totals, columns=("text", "count"), title=title)
-    rows = [
-        (name, "" if one["entities"] is None else count(one["entities"]), str(one["sites"]))
-        for name, one in found["types"].items()
-    ]
-    yield table_of(("entity", "count", "sites"), rows, right=("count", "sites"))
-    if common := found["surfaces"]:
-        words = {
-            "different": common["distinct"],
-            "at two or more sites": common["common"],
-            "all mentions": common["mentions"],
-            "mentions of those at two or more": common["common_mentions"],
-        }
-        yield mapping(words, columns=("surfaces of entities", "count"))
+    columns = ("entities", "sites", "surfaces", "at two or more", "mentions", "of those at two")
+    surfaces = found.get("surfaces")
+    every = {**found["types"], "all": found} if surfaces else found["types"]
+    rows = []
+    for name, one in every.items():
+        told = one.get("entities")
+        common = [count(value) for value in (one.get("surfaces") or {}).values()] or [""] * 4
+        rows.append((name, "" if told is None else count(told), str(one["sites"]), *common))
+    shown = columns if surfaces else columns[:2]
+    yield table_of(("type", *shown), (row[: 1 + len(shown)] for row in rows), right=shown)
 
 
 def check_tables(found: CheckReport) -> Iterator[Table]:

@@ -929,6 +929,8 @@ def survey_command(
             on_event=watcher,
         )
     screen.answer(found, *tables.survey_tables(found), as_json=as_json)
+    if not as_json:
+        typer.echo("\n".join(api.survey_verdict(found)))
 
 
 @command(app, "capacity")

@@ -2,17 +2,21 @@
 
 It trains nothing. Each site counts its documents, sentences and tokens, its entities by type and,
 where no single reply can be seen, its entities' surfaces (type and words, in lower case) by the
-bucket of a keyed digest. Only sums over all sites are used; under masks the server sees no others.
+bucket of a keyed digest; each type has buckets of its own. Only sums over all sites are used; under
+masks the server sees no others.
 
-What leaves a site: the names of the entity types that it annotates; counts, in a sum; under masks
-two numbers for each bucket of surfaces, in a sum: how often they occur, and 1 if they do.
+What leaves a site: the names of the entity types that it annotates; counts, and the language of its
+text, in a sum; under masks two numbers for each bucket of surfaces, in a sum: how often they occur,
+and 1 if they do.
 What never leaves: text, a surface, its digest, the key. Types and surfaces that occur less often at
 a site than its guard `min_token_count` count as none.
 What sums may still reveal: whoever has the key and hears the server's sums can ask whether any site
 has some surface, as with the words of a common vocabulary. So without masks, where the server
 receives each site's counts by themselves, nobody counts surfaces. A type that one site alone
-annotates (or fewer than `vocabulary.min_sites`) is not counted under masks: the sum would be its
-count.
+annotates (or fewer than `vocabulary.min_sites`) is not counted under masks, nor are its surfaces:
+the sum would be its count. Where two annotate it and one has too few, the server reads the other's
+count, and the survey keeps it back. Of a type that two sites annotate, each learns the other's
+counts by taking its own off the sum: `vocabulary.min_sites = 3` counts no such type.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from numpy.typing import NDArray
 from confide.errors import GuardError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
+from confide.federation.guards import MOST_NAMES
 from confide.federation.messages import Arrays, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -38,10 +43,13 @@ from confide.methods.method import Carried, Facts, Method, OptionsTable, Pair
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts
 from confide.text.document import Document
+from confide.text.segment import CODES, language_of
 from confide.training.vocabulary import bucket_of, keyed_digest
 
 BITS = 18
-"""Surfaces have 2 to the power of this many buckets: of 10,000, 4 in 100 share one."""
+"""Surfaces have 2 to the power of this many buckets, over all types: of 10,000, 4 in 100 share one,
+if their types have equally many."""
+LANGUAGES = tuple(sorted(CODES))
 
 
 @dataclass(frozen=True)
@@ -49,16 +57,26 @@ class CountText:
     """Count your training text."""
 
     types: list[str] = carries("names of the entity types to count", rule="varies")
-    bits: int = carries("surfaces have 2 to the power of this many buckets; 0: none is counted")
+    bits: int = carries(
+        "surfaces have 2 to the power of this many buckets, over all types; 0: none is counted"
+    )
 
 
 @dataclass(frozen=True)
 class TextCounted:
-    """Counts of the training text: only their sums over all sites are used. T types, B buckets."""
+    """Counts of the training text: only their sums over all sites are used.
+
+    T types, B buckets, L languages.
+    """
 
     documents: int = carries("number of the site's training documents", value=Value(least=0))
     sentences: int = carries("number of its training sentences", value=Value(least=0))
     tokens: int = carries("number of their tokens", value=Value(least=0))
+    languages_L: NDArray[np.int64] = carries(
+        "1 for the language of their text, if it can be told",
+        rule="counts",
+        value=Value(least=0, shape=lambda ask: (len(LANGUAGES),)),
+    )
     entities_T: NDArray[np.int64] = carries(
         "how many entities of each type they have",
         rule="min_token_count",
@@ -86,32 +104,38 @@ def count_text(
 ) -> tuple[TextCounted, object]:
     """Count documents, sentences, tokens, entities by type, and surfaces by bucket.
 
-    Raises Refusal if there is less text than the site's guard says, if other types are asked, or
+    Raises Refusal if there is less text than the site's guard says, if a type is asked twice, or
     if surfaces are to be counted where a single reply can be seen.
     """
     if ask.bits not in (0, BITS) or (ask.bits and site.member is None):
         raise Refusal("bad-ask")
+    if len({*ask.types}) < len(ask.types) or len(ask.types) > MOST_NAMES:
+        raise Refusal("bad-ask")
     site.check_sentences()
     examples, floor = agreement.training_examples(site), site.guards.min_token_count
-    found = [
+    places = {name: n for n, name in enumerate(ask.types)}
+    surfaces = Counter(
         (kind, " ".join(one.tokens[first:last]).lower())
         for one in examples
         for first, last, kind in one.spans
-    ]
-    by_type = Counter(kind for kind, _ in found)
-    entities_T = np.array([by_type[name] for name in ask.types], np.int64)
-    entities_T[entities_T < floor] = 0
+        if kind in places
+    )
+    entities_T = np.zeros(len(places), np.int64)
     counts_B = np.zeros(bucket_count(ask.bits), np.int32)
-    if ask.bits:
-        key = site.key()
-        for (kind, words), count in Counter(found).items():
-            if count >= floor:
-                digest = keyed_digest(key, "surface", f"{kind}\0{words}")
-                counts_B[bucket_of(digest, ask.bits)] += count
+    bits = bits_of_a_type(ask.bits, len(places))
+    key = site.key() if ask.bits else b""
+    for (kind, words), count in surfaces.items():
+        entities_T[places[kind]] += count
+        if ask.bits and count >= floor:
+            digest = keyed_digest(key, "surface", f"{kind}\0{words}")
+            counts_B[(places[kind] << bits) + bucket_of(digest, bits)] += count
+    entities_T[entities_T < floor] = 0
+    language = language_of(document.text for document in site.train)
     counted = TextCounted(
         documents=len({one.document for one in examples}),
         sentences=len(examples),
         tokens=sum(len(one.tokens) for one in examples),
+        languages_L=np.array([name == language for name in LANGUAGES], np.int64),
         entities_T=entities_T,
         sites_T=(entities_T > 0).astype(np.int64),
         surface_counts_B=counts_B,
@@ -120,8 +144,19 @@ def count_text(
     return counted, memory
 
 
+def bits_of_a_type(bits: int, types: int) -> int:
+    """The bits of one type's buckets: the powers of two that as many types share.
+
+    >>> bits_of_a_type(18, 4), bits_of_a_type(18, 5), bits_of_a_type(18, 1)
+    (16, 15, 18)
+    """
+    return max(0, bits - (types - 1).bit_length()) if types else bits
+
+
 def check_text(ask: CountText, reply: TextCounted) -> None:
-    """Raise GuardError unless sites are 1 where there is a count."""
+    """Raise GuardError unless sites are 1 where there is a count, and there is one language."""
+    if reply.languages_L.sum() > 1 or reply.languages_L.max() > 1:
+        raise GuardError("a site's text has one language")
     for counts, sites in (
         (reply.entities_T, reply.sites_T),
         (reply.surface_counts_B, reply.surface_sites_B),
@@ -248,28 +283,48 @@ class Survey(Method):
 
 def facts_of(form: Layout, total: TextCounted, *, sites: int) -> Facts:
     """The survey in plain values: the history's entry `survey`."""
-    counts_T = dict(zip(form.types, total.entities_T.tolist(), strict=True))
-    facts: Facts = {
+    rows_T = zip(total.entities_T.tolist(), total.sites_T.tolist(), strict=True)
+    counted_T = dict(zip(form.types, rows_T, strict=True))
+    by_type: dict[str, Facts] = {}
+    bits = max(0, total.surface_sites_B.size - 1).bit_length()
+    each = 1 << bits_of_a_type(bits, len(form.types))
+    for name, annotating in sorted(form.annotated.items()):
+        entities, enough = counted_T.get(name, (None, None))
+        own = None
+        if bits and enough == 1:  # the sum is one site's
+            entities = None
+        elif bits and name in counted_T:
+            first = form.types.index(name) * each
+            own = _overlap(total, slice(first, first + each))
+        by_type[name] = {
+            "sites": annotating,
+            "sites_counted": enough,
+            "entities": entities,
+            "surfaces": own,
+        }
+    languages = zip(LANGUAGES, total.languages_L.tolist(), strict=True)
+    return {
         "sites": sites,
         "documents": total.documents,
         "sentences": total.sentences,
         "tokens": total.tokens,
-        "types": {
-            name: {"sites": annotating, "entities": counts_T.get(name)}
-            for name, annotating in sorted(form.annotated.items())
-        },
-        "surfaces": None,
+        "languages": {name: count for name, count in languages if count},
+        "types": by_type,
+        "surfaces": _overlap(total, slice(None)) if bits else None,
     }
-    if total.surface_sites_B.size:
-        distinct = np.bincount(total.surface_sites_B, minlength=2)
-        mentions = np.bincount(total.surface_sites_B, weights=total.surface_counts_B, minlength=2)
-        facts["surfaces"] = {
-            "distinct": int(distinct[1:].sum()),
-            "common": int(distinct[2:].sum()),
-            "mentions": int(mentions[1:].sum()),
-            "common_mentions": int(mentions[2:].sum()),
-        }
-    return facts
+
+
+def _overlap(total: TextCounted, buckets: slice) -> Facts:
+    """Surfaces of these buckets, and those that two or more sites have, with their mentions."""
+    sites_B, counts_B = total.surface_sites_B[buckets], total.surface_counts_B[buckets]
+    distinct = np.bincount(sites_B, minlength=2)
+    mentions = np.bincount(sites_B, weights=counts_B, minlength=2)
+    return {
+        "distinct": int(distinct[1:].sum()),
+        "common": int(distinct[2:].sum()),
+        "mentions": int(mentions[1:].sum()),
+        "common_mentions": int(mentions[2:].sum()),
+    }
 
 
 SURVEY = Pair(Survey, CountKind())
