@@ -39,7 +39,7 @@ OPEN = {name: pair for name, pair in METHODS.items() if not pair.private}
 """The pairs that train without noise. What those under noise promise has tests of its own
 (tests/methods/test_dp_fedsgd.py): their sums are never plain, and no site's score is seen."""
 
-SEES_EACH = {name for name in OPEN if OPEN[name].method == "fedex"}
+SEES_EACH = {name for name in OPEN if OPEN[name].sees_each}
 """The pairs that refuse sums which the server cannot open."""
 
 OPTIONAL = {

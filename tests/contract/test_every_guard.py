@@ -62,24 +62,30 @@ NO_GRADIENT = {
 }
 """Steps that upload what a site learnt and train nothing themselves, or nothing that is bounded."""
 
+NAMES = "names, which the model's form needs"
+ENCODER = "of the public files of an encoder"
+VECTORS = "of the site's file of word vectors, under the key"
 SEEN = {
-    ("check_key", "check"),
-    *(("count_bags", name) for name in ("encoder", "dim", "relations", "pairs", "types")),
-    *(("describe_relations", name) for name in ("encoder", "dim", "relations", "pairs", "types")),
-    ("describe", "types"),
-    ("describe", "digest"),
-    ("describe_encoder", "check"),
-    ("describe_encoder", "dim"),
-    ("take", "vectors"),
-    ("enrol", "vectors"),
-    ("take_share", "batch_size"),
-    ("take_public_set", "vectors"),
-    ("bid", "digests_G16"),
-    ("bid", "values_G"),
-    ("hear_winners", "sentences"),
-    ("join", "fingerprint"),
+    ("check_key", "check"): "whether all hold the same key",
+    ("describe", "types"): NAMES,
+    ("describe", "digest"): ENCODER,
+    ("describe_encoder", "check"): ENCODER,
+    ("describe_encoder", "dim"): ENCODER,
+    **{
+        (step, name): NAMES if name in ("relations", "pairs", "types") else ENCODER
+        for step in ("count_bags", "describe_relations")
+        for name in ("encoder", "dim", "relations", "pairs", "types")
+    },
+    ("take", "vectors"): VECTORS,
+    ("enrol", "vectors"): VECTORS,
+    ("take_public_set", "vectors"): VECTORS,
+    ("take_share", "batch_size"): "the size that it was asked for",
+    ("bid", "digests_G16"): "the server chooses who wins (docs/methods/lazy-mil.md)",
+    ("bid", "values_G"): "the same: one of 32 values",
+    ("hear_winners", "sentences"): "how many win, of those whose bids the server has",
+    ("join", "fingerprint"): "of the text, under a secret of the site's own",
 }
-"""What the server sees of one site where that site's guard `masked` holds."""
+"""What the server sees of one site where that site's guard `masked` holds, and why."""
 
 VARIES = {
     "nonce", "check", "types", "digest", "context_dim", "relations", "known_types", "pairs",
@@ -115,7 +121,7 @@ def test_what_is_seen_of_one_site_under_masks_is_named() -> None:
         for field, form in forms_of(step.reply).items()
         if form.rule == "open"
     }
-    assert found == SEEN
+    assert found == SEEN.keys()
 
 
 def test_what_varies_in_an_ask_is_named() -> None:

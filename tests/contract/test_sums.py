@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cases import each
@@ -15,14 +16,17 @@ from confide.federation.combining import TOO_FAR, Pile
 from confide.federation.engines import Hosting
 from confide.federation.failures import Failure
 from confide.federation.ledger import read_ledger
-from confide.federation.messages import encode
+from confide.federation.messages import by_name, decode, encode, peek, values_of
+from confide.federation.secure.messages import Offered, Opening
 from confide.federation.site import Site, SiteHost
-from confide.methods import METHODS
+from confide.methods import METHODS, method_of
 from confide.methods.fedavg import mean_of
 from confide.runs.run import run
+from confide.settings import parse
 from contract.corpus import tiny, write_sites
 from contract.entries import DEALT, ENTRIES, FAST, OPEN, SEES_EACH
 from contract.runs import (
+    Asking,
     Forging,
     Straight,
     bare_and_masked,
@@ -34,6 +38,7 @@ from contract.runs import (
     use_engine,
 )
 from contract.test_contract import first_score, moments
+from contract.test_every_guard import SEEN
 
 QUICK = (
     "fedavg-tagger",
@@ -44,8 +49,12 @@ QUICK = (
     "fedatt-tagger",
 )
 MADE = Callable[..., Straight]
-SEEN_ONE_BY_ONE = ("feddf", "chain")
-"""Methods that look at single replies, so that nothing of theirs is summed but counts."""
+SEEN_ONE_BY_ONE = {
+    "feddf": "the server distils from each site's model",
+    "chain": "each site trains on from the weights of the one before",
+    "fedex": "the server multiplies each site's factors",
+}
+"""Methods whose server has to read what each site learnt: they refuse masks."""
 
 
 def forms() -> list[object]:
@@ -64,13 +73,67 @@ def forms() -> list[object]:
 
 
 @pytest.mark.parametrize(("method", "form"), forms())
-def test_masks_change_no_bit_of_the_sum(method: str, form: tuple[str, ...], tmp_path: Path) -> None:
+def test_masks_change_no_bit_of_the_sum(
+    method: str, form: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of one site is in the clear but what `SEEN` names, and whether it has text."""
+    told: dict[tuple[str, str], Any] = {}
+    steps: set[str] = set()
+
+    def look(engine: Asking, name: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        step = engine._hosts[site]._steps.get(name)
+        if step is None or peek(reply).message == Offered.__name__:
+            return
+        steps.add(name)
+        for field, form, value in values_of(decode(step.reply, reply)):
+            empty = form.holds_arrays and not any(map(np.size, by_name(value).values()))
+            if (name, field) not in SEEN and not empty and value not in (0, 1):
+                told[name, field] = value
+
+    use_engine(monkeypatch, Asking, look=look)
     folders = bare_and_masked(tmp_path, f"method={method}", *form, "rounds=2")
     assert states(folders["bare"]) == states(folders["masked"])
     rows = read_ledger(folders["masked"] / "ledger.jsonl")
     seen = {row.seen for row in rows if row.direction == "up"}
-    assert "sum" not in seen
-    assert ("masked" in seen) or METHODS[method].method in SEEN_ONE_BY_ONE
+    assert "sum" not in seen and "masked" in seen
+    assert steps and not told
+
+
+def test_a_method_whose_server_reads_each_update_refuses_masks() -> None:
+    """So does [privacy] with a method that has no noise."""
+    refused = set()
+    for name, pair in METHODS.items():
+        table = {"task": pair.task, "method": pair.method, "federation": {"sums": "masked"}}
+        tree = table | ({"model": {"kind": pair.kind.name}} if pair.task == "ner" else {})
+        settings = parse(tree)
+        assert settings.trained_by == name
+        try:
+            pair(settings)
+        except SettingsError as error:
+            if "masks let it read only sums" in str(error):
+                refused.add(pair.method)
+        if not pair.private:
+            with pytest.raises(SettingsError, match="trains without noise"):
+                method_of(parse(tree | {"privacy": {"unit": "document"}}))
+        alone = {step.name for step in pair.steps if step.learnt and not step.summed}
+        assert not alone or pair.method in (*SEEN_ONE_BY_ONE, "fedatt"), name
+    assert refused == SEEN_ONE_BY_ONE.keys()
+
+
+def test_a_site_under_masks_shows_no_update_whatever_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedAtt's step for sums in the clear, asked of a site whose own guard `masked` is off."""
+    codes: list[str] = []
+
+    def look(engine: Asking, name: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        if name == "measure" and not codes:
+            inner = decode(Opening, ask).ask_B.tobytes()
+            codes.append(decode(Failure, engine.again("train_alone", round, site, inner)).code)
+
+    use_engine(monkeypatch, Asking, look=look)
+    run(tiny(tmp_path, "method=fedatt-tagger", "federation.sums=masked"), out=tmp_path / "run")
+    assert codes == ["only-masked"]
 
 
 @pytest.mark.parametrize("every", [17, pytest.param(3, marks=pytest.mark.slow)])

@@ -11,11 +11,19 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.errors import ConfideError, EngineError, RunError
+from confide.errors import ConfideError, EngineError, RunError, SettingsError
 from confide.federation.events import Event
 from confide.flare.agreements import CONSENT_FILE
 from confide.flare.joining import EventBuffer, bring_home, files_to_carry
-from confide.flare.nvidia.lead import ATTEMPTS, LOST, RECORD, STOPPED, follow_run, stop_submissions
+from confide.flare.nvidia.lead import (
+    ATTEMPTS,
+    LOST,
+    RECORD,
+    STOPPED,
+    follow_run,
+    stop_submissions,
+    with_sums,
+)
 from confide.flare.server import Conductor
 from confide.jobs.logs import Logs
 from confide.runs.folder import RunFolder
@@ -187,6 +195,14 @@ def test_a_job_that_the_engine_loses_is_submitted_again(tmp_path: Path, quick: N
     assert len(server.jobs) > 2
     assert LOST in [event.message for event in told]
     assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "lead")))
+
+
+def test_real_sites_mask_unless_told_and_a_method_that_reads_each_update_has_to_say_so() -> None:
+    of_chain = Settings(method="chain")
+    with pytest.raises(SettingsError, match="masks let it read only sums"):
+        with_sums(of_chain, 3)
+    assert with_sums(of_chain, 2) == of_chain
+    assert with_sums(Settings(), 3).federation.sums == "masked"
 
 
 def test_an_engine_that_never_gets_anywhere_is_given_up(tmp_path: Path, quick: None) -> None:

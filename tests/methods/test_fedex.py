@@ -70,7 +70,7 @@ def test_the_server_corrects_weights_that_no_site_sends(tmp_path: Path) -> None:
 
 def test_it_refuses_what_hides_a_sites_update_or_has_no_factors(tmp_path: Path) -> None:
     for overrides, said in {
-        ("federation.sums=masked",): "sees only sums",
+        ("federation.sums=masked",): "read only sums",
         ("encoder.tune=top",): "averages updates of low rank",
         ("encoder.factors=b",): "averages updates of low rank",
         ("federation.combine=median",): "takes no mean",

@@ -14,6 +14,7 @@ import pytest
 from cases import each
 from confide import __version__
 from confide.errors import ConfideError, RunError, SettingsError
+from confide.federation.ledger import read_ledger
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.flare.joining import check_suited
@@ -187,6 +188,26 @@ def test_who_teaches_what_a_later_site_lacks(tmp_path: Path, teacher: str) -> No
     done = run(parse(tree, options), out=tmp_path / "after")
     first, second = (turn.pseudo for turn in done.result.history)
     assert first == second > 0 if teacher == "start" else first == 0
+
+
+def test_a_fixed_teacher_under_masks_finds_what_it_finds_without(tmp_path: Path) -> None:
+    """Only the sum of what it found is told, and training goes on from the same marks."""
+    learns = ("training.local_epochs=12", "training.learning_rate=0.03", "model.dropout=0.1")
+    settings, before = later(tmp_path, "method=fedavg-linear", *learns)
+    tables = [
+        {**one.model_dump(), "name": name, "annotates": ["Effect"]}
+        for one, name in zip(settings.site * 3, ("a", "b", "c"), strict=True)
+    ]
+    tree = settings.model_dump(by_alias=True) | {"method": "pseudo-complete", "site": tables}
+    tree |= {"rounds": 1, "start_from": str(before), "options": {"teacher": "start"}}
+    found = {}
+    for sums in ("plain", "masked"):
+        settings = parse(tree, [f"federation.sums={sums}"])
+        found[sums] = run(settings, out=tmp_path / sums).result.history[0].pseudo
+        seen = {row.seen for row in read_ledger(tmp_path / sums / "ledger.jsonl")
+                if (row.step, row.direction) == ("teach", "up")}  # fmt: skip
+        assert seen == ({"sum"} if sums == "plain" else {"one by one"})
+    assert found["plain"] == found["masked"] > 0
 
 
 @each(

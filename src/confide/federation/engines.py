@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
@@ -85,6 +85,7 @@ class Hosting:
         made_of = b"" if self.simulated is None else f"{self.simulated}\0{spec.name}".encode()
         site.budget = PrivacyBudget(budget or spec.folder / PRIVACY, limit, simulated=made_of)
         if self.sums != "plain":
+            site.guards = replace(site.guards, masked=True)
             site.member = member or Member(
                 spec.name,
                 Ed25519PrivateKey.generate(),

@@ -53,7 +53,7 @@ from confide.flare.peers import Card, Signer, open_signer
 from confide.flare.server import Conductor, ServerEvidence, SignedEngine, code_of, server_evidence
 from confide.flare.site import SignedHome, SiteHome
 from confide.flare.status import read_agreements, read_site_file
-from confide.methods import method_named
+from confide.methods import method_named, method_of
 from confide.runs import run as runs
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
@@ -440,6 +440,7 @@ def begin(
             fix="take identity/card.json of each site's kit, and give them with --card",
         )
     _check_carried(chosen, len(held))
+    method_of(chosen)(chosen)
     order = joining.Order.signed_by(
         open_signer(open_kit(lead, "lead"), make=True),
         joining.new_run_name(chosen, name),

@@ -45,21 +45,13 @@ class FedExSettings(OptionsTable):
     weighting: Weighting | None = None
 
     def check(self, run: RunSettings) -> None:
-        """Raise SettingsError unless updates of low rank are trained and the server sees each."""
+        """Raise SettingsError unless updates of low rank are trained."""
         if run.encoder.tune != "lora" or run.encoder.factors != "exact":
             raise SettingsError(
                 "fedex averages updates of low rank",
                 expected='encoder.tune = "lora" and encoder.factors = "exact", its defaults',
                 got=f"encoder.tune = {run.encoder.tune!r}, factors = {run.encoder.factors!r}",
                 fix="leave them out, or use fedavg",
-            )
-        if run.federation.sums == "masked":
-            raise SettingsError(
-                "fedex multiplies each site's factors, which a server that sees only sums cannot",
-                expected='federation.sums = "plain"',
-                got='"masked"',
-                fix='use fedavg with encoder.factors = "b", whose mean is exact under masks and'
-                " noise too",
             )
 
 

@@ -55,7 +55,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from confide.errors import GuardError
+from confide.errors import GuardError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Within
@@ -69,6 +69,7 @@ from confide.kinds.protocol import SCORE, TAKE, F, Kept, ModelSpec, Take, resumi
 from confide.kinds.steps import settle
 from confide.methods import fedavg
 from confide.methods.method import Carried, Facts, OptionsTable
+from confide.settings import Settings
 from confide.training.batches import Rows, covered
 from confide.training.vocabulary import DIGEST_BYTES
 
@@ -511,6 +512,18 @@ class LazyMilSettings(OptionsTable):
         if self.levels == 1:
             raise ValueError("bids of one value say nothing: give levels of 2 or more, or 0")
         return self
+
+    def check(self, run: Settings) -> None:
+        """Raise SettingsError if a bid may have more values than sites allow under masks."""
+        levels = self.levels
+        if run.federation.sums == "masked" and levels is not None and not 0 < levels <= MOST_LEVELS:
+            raise SettingsError(
+                "under masks a bid has one of a few values, so that it names no sentence",
+                where="options.levels",
+                expected=f"2 to {MOST_LEVELS}",
+                got=str(levels),
+                fix="leave it out",
+            )
 
 
 class LazyMil(fedavg.FedAvg):

@@ -317,6 +317,12 @@ class Pair:
         """True if sites step under noise by themselves, and nobody else's noise hides anything."""
         return any(step.noisy and not step.wraps for step in self.of.steps)
 
+    @property
+    def sees_each(self) -> bool:
+        """True if the server has to read what each site learnt, which masks would hide from it."""
+        learnt = [step.summed for step in self.steps if step.learnt is not None]
+        return bool(learnt) and not any(learnt)
+
     def __call__(
         self, settings: RunSettings, public: Sequence[Document] = (), *, start: Start | None = None
     ) -> Method:
@@ -324,6 +330,15 @@ class Pair:
 
         Raises SettingsError with all that is wrong.
         """
+        if self.sees_each and settings.sharing.sums == "masked":
+            raise SettingsError(
+                f"under {self.method} the server has to read what each site learnt, and masks let"
+                " it read only sums",
+                expected='federation.sums = "plain"',
+                got='"masked"',
+                fix="use a method whose sums suffice, such as fedavg or feded; or set"
+                " federation.sums to plain, and at each real site masked = false in [guards]",
+            )
         if not self.private:
             return self.of(self, settings, public=public, start=start)
         faults = faults_of(settings, alone=self.steps_alone)

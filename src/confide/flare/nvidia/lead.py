@@ -414,7 +414,7 @@ def fewest_there(settings: Settings, sites: int) -> int:
 def with_sums(settings: Settings, sites: int) -> Settings:
     """The settings, with how replies are summed: masked, unless they say or ask for otherwise.
 
-    Raises SettingsError if masks and `federation.up` do not go together.
+    Raises SettingsError if masks and `federation.up`, or the method, do not go together.
     """
     own = settings.federation
     if not joining.masks_unless_told(settings, sites):
@@ -428,7 +428,9 @@ def with_sums(settings: Settings, sites: int) -> Settings:
             fix='change federation.up, or set federation.sums = "plain"',
         )
     masked = own.model_copy(update={"sums": "masked"})
-    return settings.model_copy(update={"federation": masked})
+    chosen = settings.model_copy(update={"federation": masked})
+    method_of(chosen)(chosen)  # some have to read each update
+    return chosen
 
 
 def write_submission(
