@@ -30,6 +30,7 @@ def test_a_short_file_trains_a_tagger_by_averaging() -> None:
     assert (found.seed, found.training.optimiser) == (1, "adam")
     assert found.site[0].train == ("n.conll",)
     assert found.federation.at_least == 0
+    assert parse({}) == Settings()  # a default of this stands in one place
 
 
 @each("name", ["ncbi-iid10-paper", "conll2003-iid10"])

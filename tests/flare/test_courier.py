@@ -247,6 +247,9 @@ def test_files_at_a_site_that_are_not_its_next_one_are_refused_by_code(
     def answer(path: Path) -> Path:
         return site.answer(path, to=tmp_path)
 
+    shown = site.question(first[0]).settings  # a method's and a kind's own defaults are no news
+    assert "training.learning_rate = 0.02" in shown
+    assert not any(line.startswith(("training.decay", "training.word_dropout")) for line in shown)
     reply = answer(first[0])  # the very same file: the very same reply
     assert reply.read_bytes() == (under_way.folder / "first" / reply.name).read_bytes()
     assert code_of(lambda: answer(asks[1])) == "file-foreign"  # swapped sites

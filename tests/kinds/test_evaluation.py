@@ -15,6 +15,7 @@ from confide.federation.messages import decode, encode
 from confide.kinds.protocol import SCORE
 from confide.kinds.relations.site import RelationSiteModel
 from confide.kinds.steps import (
+    OTHER,
     SCORING,
     BagsScored,
     Scored,
@@ -24,7 +25,7 @@ from confide.kinds.steps import (
     relations_scored,
     score_documents,
 )
-from confide.scoring import count_entities, sum_counts
+from confide.scoring import Count, count_entities, sum_counts
 from confide.scoring.relations import BINS, BagCounts, RelationCounts, count_ranked, count_relations
 from confide.text.document import Document, Entity
 
@@ -51,6 +52,24 @@ def test_counts_come_back_as_they_were() -> None:
     assert reply.strict_Y3.tolist() == [[0, 1, 0], [1, 2, 2], [0, 1, 1]]
     assert reply.relaxed_Y3.tolist() == [[0, 1, 0], [1, 2, 2], [1, 1, 1]]
     assert counts_of(decode(Scored, encode(reply))) == count_entities(GOLD, FOUND)
+
+
+def test_tables_of_the_models_labels_give_the_same_scores() -> None:
+    """A label that occurs nowhere has no score, nor has what stands for all that are unknown."""
+    of_bags = BagCounts(*np.zeros((2, BINS), np.int64), 1, 1, {"Drug": Count(1, 1, 2)})
+    of_pairs = count_relations(["Drug", "Effect"], ["Dose", "Dose"])
+    every = ["Drug", "Effect", "Rare", "Dose"]
+
+    def summed(task: Any, reply: object, labels: list[str]) -> Any:
+        tables = SCORING[task].tables
+        return SCORING[task].counts(tables.back(tables.of(reply, labels), labels))
+
+    entities = score_documents(GOLD, FOUND)
+    assert summed("ner", entities, every) == counts_of(entities)
+    assert summed("re", relations_scored(of_pairs), every) == of_pairs
+    assert summed("bags", bags_scored(of_bags), every).relations == of_bags.relations
+    found = summed("ner", entities, ["Drug"]).strict
+    assert found == {"Drug": Count(1, 2, 2), OTHER: Count(0, 2, 1)}  # where it does occur
 
 
 def test_a_site_without_held_out_text_adds_nothing() -> None:

@@ -40,6 +40,11 @@ def test_all_text_in_one_place_is_no_further_site(tmp_path: Path) -> None:
     for turn in pooled["history"]:
         turn["sites"] = ["pooled"]
     assert lede(runs_of(tmp_path, own, pooled)).startswith("3 sites trained")
+    assert lede(runs_of(tmp_path / "alone", pooled)) == "One run on 3 sites."
+    public = result("public-only", 0.6)
+    for turn in public["history"]:
+        turn["sites"] = ["public-only"]
+    assert lede(runs_of(tmp_path / "public", own, public)).startswith("3 sites trained")
 
 
 def test_a_type_that_is_marked_nowhere_is_not_the_weakest(tmp_path: Path) -> None:

@@ -669,11 +669,13 @@ class CourierSite:
         if held is not None:
             needed = proposed_agreement(settings, held.agreement)
             lines = agreement_lines(held.agreement, needed)
+        names, plain = ("task", "method", "base"), Settings()
+        chosen = {name: getattr(settings, name) for name in names}
+        usual = parse({**chosen, "model": {"kind": settings.model.kind}})
+        usual = usual.model_copy(update={name: getattr(plain, name) for name in names})
         return dataclasses.replace(
             asked,
-            settings=tuple(
-                _beside_defaults(parse_toml(join.settings), parse_toml(dump(Settings())))
-            ),
+            settings=tuple(_beside_defaults(parse_toml(join.settings), parse_toml(dump(usual)))),
             method=method,
             lead=join.lead,
             sites=tuple(join.sites),

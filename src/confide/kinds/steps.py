@@ -352,7 +352,9 @@ def _table(counts: dict[str, Count], types: list[str]) -> NDArray[np.int64]:
 
 
 def _by_type(types: list[str], table_Y3: NDArray[np.int64]) -> dict[str, Count]:
-    return {name: Count(*(int(n) for n in row)) for name, row in zip(types, table_Y3, strict=True)}
+    """Counts by type; a row of a sum may be of a type that occurs nowhere, which has no score."""
+    rows = zip(types, table_Y3.tolist(), strict=True)
+    return {name: Count(*row) for name, row in rows if any(row)}
 
 
 @dataclass(frozen=True)

@@ -260,8 +260,11 @@ class FinishedRun:
 
     @property
     def there(self) -> set[str]:
-        """The sites that were part of the run, also where scores are of all of them together."""
-        asked = {site for turn in self.history for site in turn.sites}
+        """The sites that were part of the run, also where scores are of all of them together.
+
+        A reference of one site names it after itself.
+        """
+        asked = {site for turn in self.history for site in turn.sites} - {self.method}
         return {*self.result.data.sites, *asked} or set(self.sites)
 
     @property

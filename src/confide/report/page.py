@@ -197,8 +197,7 @@ class Headline(NamedTuple):
 
 def lede(runs: Sequence[FinishedRun]) -> str:
     """One sentence for those who read no further."""
-    split = [run for run in runs if run.method != "pooled"] or runs
-    sites = len({site for run in split for site in run.there})
+    sites = len({site for run in runs for site in run.there})
     what = f"{sites} sites" if sites != 1 else "one site"
     task = TASKS[task_of(runs)]
     kind = task.kinds[0]

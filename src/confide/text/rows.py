@@ -156,8 +156,8 @@ def literal_list(cell: str) -> list[object]:
 
 _MARK = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}:,]', re.DOTALL)
 _BLANK = re.compile(r"\s*")
-_OPEN = re.compile(r"\{[^\S\n]*(?:\n|\Z)")
 _PAIR = re.compile(r'\[\s*"')
+_VALUES = json.JSONDecoder()
 Value = tuple[str, str, object]
 """A line, or a value of a list: its place, a name for its document, and itself."""
 Key = int | str
@@ -285,7 +285,10 @@ def first_keys(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def json_values(text: str, path: Path) -> Iterator[Value]:
-    """Every line of a file, or the values of the one list that it is; strings are not parsed."""
+    """Every line of a file, or the values of the one list that it is; strings are not parsed.
+
+    If the first line is only the beginning of a value, values may take several lines each.
+    """
     file, stem, text = str(path), path.stem, with_plain_ends(text)
     found = _BLANK.match(text)
     start = found.end() if found else 0
@@ -299,11 +302,32 @@ def json_values(text: str, path: Path) -> Iterator[Value]:
             yield f"{file}#{number}", f"{stem}:{number}", line
         return
     lines: Iterable[tuple[int, str]] = enumerate(each_line(text), 1)
-    if _OPEN.match(text, start):  # one object over several lines
-        lines = [(text.count("\n", 0, start) + 1, text)]
+    line_end = text.find("\n", start)
+    opens = text[start:line_end].rstrip()[-1:] in ("{", "[", ",") if line_end > 0 else False
+    if opens and _value_end(text, start) > line_end:
+        lines = _each_value(text, start)
     for number, line in lines:
         if line and not line.isspace():
             yield f"{file}:{number}", f"{stem}:{number}", line
+
+
+def _each_value(text: str, start: int) -> Iterator[tuple[int, str]]:
+    """The number of each value's first line, and its text; all from a broken one on is the last."""
+    number, end = 1, 0
+    while start < len(text):
+        number, end = number + text.count("\n", end, start), start
+        start = _value_end(text, start) or len(text)
+        yield number, text[end:start]
+        blank = _BLANK.match(text, start)
+        start = blank.end() if blank else start
+
+
+def _value_end(text: str, start: int) -> int:
+    """The end of the JSON value that starts there; 0 if there is none."""
+    try:
+        return _VALUES.raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return 0
 
 
 def parse_json(text: str, where: str) -> object:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cases import each
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Relation, Sentence
-from confide.text.formats import read, write
+from confide.text.formats import Options, read, write
 from text.generated import any_documents, kinds, put, tokenised
 
 TEXT = "Aspirin helps pain"
@@ -62,6 +62,30 @@ def test_variants(tmp_path, variant, form):
     assert (reading.format, reading.problems) == ("jsonl", [])
     assert found(reading) == [("Drug", "Aspirin"), ("Effect", "pain")]
     assert reading.documents[0].id == "5"
+
+
+def test_values_over_several_lines(tmp_path):
+    """As `jq .` writes JSON Lines."""
+    ten = [{"id": str(n), "text": TEXT, "entities": [[0, 7, "Drug"]]} for n in range(10)]
+    pretty = [json.dumps(row, indent=1) for row in ten]
+    for content in ("\n".join(pretty), "".join(pretty), "\n\n".join(
+        one.replace("{\n", "{ ", 1) for one in pretty
+    )):  # fmt: skip
+        path = put(tmp_path, "a.jsonl", "\n" + content)
+        documents = read(path).documents
+        assert [one.id for one in documents] == [row["id"] for row in ten]
+        for one in documents:
+            line = int(one.source.rpartition(":")[2])
+            text = path.read_text().split("\n", line - 1)[-1]
+            assert f'"id": "{one.id}"' in text[: text.index(TEXT)]
+    pairs = [json.dumps([TEXT, {"entities": [[0, 7, "Drug"]]}], indent=1)] * 2
+    assert len(read(put(tmp_path, "b.json", "\n".join(pairs))).documents) == 2
+    path = put(tmp_path, "c.jsonl", f"{pretty[0]}\n{pretty[1][:-5]}")
+    lines_of_one = pretty[0].count("\n") + 1
+    with pytest.raises(FormatError, match=f"c.jsonl:{lines_of_one + 1}: not JSON"):
+        read(path)
+    path = put(tmp_path, "d.jsonl", '{"text": "cut",\n' + lines(*ten))  # broken, and lines go on
+    assert len(read(path, options=Options(skip_broken=True)).documents) == 10
 
 
 def test_names_sources_attributes_and_relations(tmp_path):
@@ -127,6 +151,21 @@ def test_doccano_round_trip(tmp_path_factory, document):
     ]
     assert [r.type for r in again.relations] == [r.type for r in relations]
     assert again.attributes == attributes
+
+
+def test_attributes_with_several_values_or_names_of_doccanos_own(tmp_path):
+    names = ("label", "labels", "meta", "text", "id", "entities", "answer", "tokens", "data", "k")
+    attributes = (*((name, "a") for name in names), ("k", "b"), ("labels", "b"), ("ward", "7"))
+    document = Document("d", TEXT, (Entity("T1", "A", ((0, 7),)),), attributes=attributes)
+    for format in ("doccano", "prodigy", "labelstudio", "pubannotation"):
+        path = tmp_path / f"{format}.json"
+        lost = kinds(write([document], path, format))
+        (again,) = read(path, format).documents
+        left = {*attributes} - {*again.attributes}
+        assert lost == ["document-attributes-unheld"] * bool(left), format
+        assert {key for key, _ in left} == {
+            "labelstudio": {"text"}, "pubannotation": {"text", "id", "answer", "data"}
+        }.get(format, set())  # fmt: skip
 
 
 def test_what_doccano_cannot_hold_is_named(tmp_path):

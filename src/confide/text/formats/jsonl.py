@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -341,6 +341,7 @@ _PUB_KEYS = frozenset((
     "text", "denotations", "relations", "attributes", "modifications", "tracks", "namespaces",
     *_SOURCE_KEYS,
 ))  # fmt: skip
+_PUB_TAKEN = _PUB_KEYS | _MARKS | {"id"}
 
 
 def _pubannotation(row: ToolRecord) -> Iterator[AnnotatorRecord]:
@@ -677,12 +678,21 @@ def read_records(source: Source, values: Iterable[rows.Value], *, format: str) -
 
 
 def writer(
-    record: Callable[[Document], Tree], around: tuple[str, str] | None = None
+    record: Callable[[Document], Tree],
+    around: tuple[str, str] | None = None,
+    *,
+    taken: Set[str] = frozenset(),
 ) -> Callable[[Sequence[Document], Output], None]:
-    """The writer of a tool's form: a record for each document, as JSON Lines or in a list."""
+    """The writer of a tool's form: a record for each document, as JSON Lines or in a list.
+
+    An attribute of a document whose name is `taken` has no place in its record.
+    """
 
     def write(documents: Sequence[Document], out: Output) -> None:
         out.write_json(map(record, documents), around=around)
+        lose = sum(any(key in taken for key, _ in one.attributes) for one in documents)
+        what = "documents lose an attribute that has the name of a key of the format's own"
+        out.unheld("document-attributes-unheld", lose, what)
 
     return write
 
@@ -697,10 +707,8 @@ def _meta(document: Document, names: Mapping[str, str] | None = None) -> Tree:
     return {key: values if len(values) > 1 else values[0] for key, values in meta.items()}
 
 
-_DOCCANO = frozenset((
-    "id", "text", "entities", "relations", "label", "labels", "spans", "meta", "sentences",
-    "attributes",
-))  # fmt: skip
+_NOT_BARE = _KNOWN | _MARKS | {"meta", "tokens"}
+"""Names that mean something else in an object with a text."""
 
 
 def doccano_record(document: Document) -> Tree:
@@ -719,7 +727,9 @@ def doccano_record(document: Document) -> Tree:
         for number, one in enumerate(document.relations, 1)
     ]
     record: Tree = {"id": document.id, "text": document.text}
-    record |= {key: value for key, value in meta.items() if key not in _DOCCANO}
+    bare = {k: v for k, v in meta.items() if isinstance(v, str) and k not in _NOT_BARE}
+    rest = {key: value for key, value in meta.items() if key not in bare}
+    record |= bare | ({"meta": rest} if rest else {})
     return record | {"entities": entities, "relations": relations}
 
 
@@ -846,7 +856,7 @@ def pubannotation_record(document: Document) -> Tree:
     record: Tree = {"sourceid": document.id, "text": document.text, "denotations": denotations}
     record |= {"relations": relations, "attributes": attributes}
     meta = _meta(document).items()
-    return record | {key: value for key, value in meta if key not in _PUB_KEYS and key != "id"}
+    return record | {key: value for key, value in meta if key not in _PUB_TAKEN}
 
 
 # --- Writing our own full form, and the formats of this module ------------------------------------
@@ -877,13 +887,14 @@ _TOOL = Supports(relations=True, attributes=True)
 _PUBANNOTATION = replace(_TOOL, fragments=True, concepts="all", said=True)
 _write_doccano = writer(doccano_record)
 _write_prodigy = writer(prodigy_record)
-_write_label_studio = writer(label_studio_record, reading.JSON_LIST)
+_write_label_studio = writer(label_studio_record, reading.JSON_LIST, taken={"text"})
 LABEL_STUDIO_PREDICTIONS = Format(
     "labelstudio", "Label Studio's JSON", ".json", _read,
-    writer(label_studio_prediction, reading.JSON_LIST), replace(_TOOL, confidences=True),
+    writer(label_studio_prediction, reading.JSON_LIST, taken={"text"}),
+    replace(_TOOL, confidences=True),
 )  # fmt: skip
 """The format `labelstudio` for what a model found."""
-_write_pubannotation = writer(pubannotation_record, reading.JSON_LIST)
+_write_pubannotation = writer(pubannotation_record, reading.JSON_LIST, taken=_PUB_TAKEN)
 FORMATS = (
     Format("jsonl", "JSON Lines", ".jsonl", _read, writer(document_record),
            by_text=lambda sample: sample.is_json),
