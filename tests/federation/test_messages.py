@@ -22,9 +22,11 @@ from confide.errors import MessageError
 from confide.federation.messages import (
     FORMAT,
     Arrays,
+    Pieces,
     carries,
     decode,
     encode,
+    encode_large,
     forms_of,
     peek,
     sizes,
@@ -402,3 +404,21 @@ def test_a_large_message_is_written_with_one_copy_of_it() -> None:
     finally:
         tracemalloc.stop()
     assert array.nbytes < len(data) <= peak < 1.1 * array.nbytes
+
+
+def test_a_large_message_is_held_in_pieces_that_are_its_very_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("confide.federation.messages.WHOLE", 1000)
+    array = np.arange(1000, dtype=np.float32)
+    message = Loose({"none": np.zeros((0, 3)), "few": np.ones(7, np.int8)}, array, "")
+    held, data = encode_large(message), encode(message)
+    assert isinstance(held, Pieces)
+    assert any(np.shares_memory(array, np.frombuffer(part, np.uint8)) for part in held.parts)
+    assert bytes(held) == data and len(held) == len(data)
+    draws = np.random.default_rng(1)
+    ends = [0, 1, 8, len(data) - 1, len(data), len(data) + 9, *draws.integers(0, len(data), 20)]
+    for first in ends:
+        for last in ends:
+            assert held[first:last] == data[first:last]
+    assert encode_large(Loose({}, array[:9], "")) == encode(Loose({}, array[:9], ""))

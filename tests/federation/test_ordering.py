@@ -2,30 +2,74 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from confide.federation.federation import in_order
+import numpy as np
+import pytest
 
+from confide.federation.federation import Federation, in_order
+from confide.federation.ledger import Ledger
+from confide.federation.memory import Spool
+from confide.federation.messages import Arrays, Pieces, encode
+from confide.federation.steps import Delivery
+from confide.methods.fedavg import TRAIN, Train, Update, mean_of
+from kinds.configs import config
 
-class Large:
-    """Stands for a delivery."""
-
-    def __init__(self, site: str) -> None:
-        self.site = site
-
-
-def coming(*sites: str) -> Iterator[Large]:
-    """Deliveries, of which each is gone before the next one comes."""
-    for site in sites:
-        one = Large(site)
-        gone = weakref.ref(one)
-        yield one
-        del one
-        assert gone() is None, f"what came from {site} is still held"
+SITES = ("a", "b", "c", "d")
+SHAPES = {f"layer-{number}": (512, 512) for number in range(14)}
+MODEL = sum(4 * rows * columns for rows, columns in SHAPES.values())
 
 
 def test_an_early_reply_waits_for_those_before_it() -> None:
-    deliveries = [Large(site) for site in ("c", "a", "b")]
-    found = [one.site for one in in_order(deliveries, ["a", "b", "c"])]  # type: ignore[arg-type]
-    assert found == ["a", "b", "c"]
+    deliveries = [Delivery(site, site.encode(), 1.0, b"seal") for site in "dcab"]
+    found = list(in_order(deliveries, SITES))
+    assert found == sorted(deliveries, key=lambda one: one.site)
+
+
+class Disk:
+    """Sites whose replies lie on the disk and come last site first: the hardest order."""
+
+    sites = SITES
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list[bytes | Pieces] = []
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes | Pieces], timeout: float | None
+    ) -> Iterator[Delivery]:
+        self.asked += asks.values()
+        for site in reversed(SITES):
+            yield Delivery(site, (self.folder / site).read_bytes(), 1.0)
+        self.asked.clear()
+
+
+def drawn(seed: int) -> Arrays:
+    draws = np.random.default_rng(seed)
+    return {name: draws.random(shape, np.float32) for name, shape in SHAPES.items()}
+
+
+def test_a_server_holds_four_models_however_many_sites_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights, the sum in float64 (two) and one reply: no ask, no early or earlier reply."""
+    monkeypatch.setattr("confide.federation.federation.Spool", lambda: Spool(2**16))
+    for number, site in enumerate(SITES):
+        (tmp_path / site).write_bytes(encode(Update(drawn(number), 1.0, {}, 0.5, 1)))
+    tracemalloc.start()
+    try:
+        before = drawn(9)
+        ask = Train(before, config(), "equal", [])
+        federation = Federation(Disk(tmp_path), seed=1, ledger=Ledger())
+        total = federation.sum(TRAIN, ask, round=1)
+        after = mean_of(total, before)
+        peak = tracemalloc.get_traced_memory()[1] / MODEL
+    finally:
+        tracemalloc.stop()
+    every = [drawn(number) for number in range(len(SITES))]
+    for name, mean in after.items():
+        summed = sum(one[name].astype(np.float64) for one in every)
+        assert (mean == (summed / len(SITES)).astype(np.float32)).all()
+    assert 3 < peak < 4.1

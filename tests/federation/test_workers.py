@@ -18,7 +18,7 @@ from cases import each
 from confide.errors import FederationError, QuorumError
 from confide.federation import engines
 from confide.federation.engines import WorkerEngine, _deal, _placed, _taken, _Worker
-from confide.federation.messages import encode
+from confide.federation.messages import Pieces, encode, pieces
 from confide.federation.site import Site
 from confide.text.document import Document
 from confide.training.devices import Place, here
@@ -47,8 +47,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory, marks: Path) -> Iterator[Wo
     found.close()
 
 
-def replies(engine: object, mood: str, round: int) -> dict[str, bytes]:
-    data = encode(ask(mood))
+def replies(
+    engine: object, mood: str, round: int, data: bytes | Pieces | None = None
+) -> dict[str, bytes]:
+    data = data or encode(ask(mood))
     asks = dict.fromkeys(engine.sites, data)  # type: ignore[attr-defined]
     found = engine.deliver("multiply", round, asks=asks, timeout=None)  # type: ignore[attr-defined]
     return {delivery.site: delivery.reply for delivery in found}
@@ -67,6 +69,8 @@ def test_both_engines_give_the_same_bytes(engine: WorkerEngine, tmp_path: Path) 
     one = sequential(tmp_path)
     for round in (1, 2):
         assert replies(engine, "", round) == replies(one, "", round)
+    large = Pieces(pieces(ask("")))
+    assert replies(engine, "", 2, large) == replies(one, "", 2, large) == replies(one, "", 2)
     assert one.sites == engine.sites == ("site-1", "site-2", "site-3")
 
 

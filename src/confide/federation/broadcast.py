@@ -211,18 +211,21 @@ class Broadcast:
 
     def encoded(
         self, step: Step, asks: Mapping[str, object]
-    ) -> Iterator[tuple[str, bytes, list[messages.FieldSize]]]:
+    ) -> Iterator[tuple[str, bytes | messages.Pieces, list[messages.FieldSize]]]:
         """Each site's ask as it travels, and the sizes of its fields.
 
-        Each distinct ask is encoded once: a broadcast is one block of bytes for all sites.
+        Each distinct ask is encoded once: a broadcast is one block of bytes for all sites. A large
+        one is its pieces, so that it holds the weights themselves and not a copy.
         """
-        done: dict[tuple[int, bytes, bytes], tuple[bytes, list[messages.FieldSize]]] = {}
+        done: dict[
+            tuple[int, bytes, bytes], tuple[bytes | messages.Pieces, list[messages.FieldSize]]
+        ] = {}
         for site, ask in asks.items():
             alike = id(ask), self._cached.get(site, b""), self._pinned.get(site, b"")
             packed = None if isinstance(ask, Later) else self.packed(ask, [site])
             if alike not in done:
                 packed = ask.make() if isinstance(ask, Later) else packed
-                data = messages.encode(packed)
+                data = messages.encode_large(packed)
                 messages.check_size(data, messages.limits_of(step.ask))
                 done[alike] = data, messages.sizes(packed, len(data))
             yield site, *done[alike]

@@ -29,7 +29,7 @@ from confide.errors import FederationError
 from confide.federation.broadcast import Left, Up, Uploading
 from confide.federation.failures import Failure
 from confide.federation.memory import MemoryStore
-from confide.federation.messages import encode
+from confide.federation.messages import Pieces, encode
 from confide.federation.replies import KeptReplies
 from confide.federation.secure.site import Member, Sets
 from confide.federation.secure.steps import SumHost, Sums
@@ -126,12 +126,13 @@ class SequentialEngine:
         return tuple(sorted(self._hosts))
 
     def deliver(
-        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        self, step: str, round: int, *, asks: Mapping[str, bytes | Pieces], timeout: float | None
     ) -> Generator[Delivery, None, None]:
         """Every asked site's reply. Ignores `timeout`: nothing here can be interrupted."""
+        whole = {id(data): bytes(data) for data in asks.values()}  # a broadcast is held once
         for site in sorted(asks):
             start = time.perf_counter()
-            reply = self._hosts[site].answer(step, round, asks[site])
+            reply = self._hosts[site].answer(step, round, whole[id(asks[site])])
             yield Delivery(site, reply, time.perf_counter() - start)
 
     def stop(self) -> None:
@@ -191,7 +192,7 @@ class WorkerEngine:
         return self._sites
 
     def deliver(
-        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        self, step: str, round: int, *, asks: Mapping[str, bytes | Pieces], timeout: float | None
     ) -> Generator[Delivery, None, None]:
         """Every asked site's reply, as they come; a failure if it takes over `timeout` seconds.
 
@@ -395,16 +396,17 @@ def _work(
             os.close(handle)
 
 
-def _placed(data: bytes) -> int:
+def _placed(data: bytes | Pieces) -> int:
     """A handle of new unnamed memory that holds these bytes; it is gone with its processes."""
     if hasattr(os, "memfd_create"):  # Linux
         handle = os.memfd_create("confide")
     else:
         with tempfile.TemporaryFile() as file:  # gone from its folder as soon as it is there
             handle = os.dup(file.fileno())
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
+    for part in data.parts if isinstance(data, Pieces) else [data]:
+        view = memoryview(part)
+        while view:
+            view = view[os.write(handle, view) :]
     return handle
 
 

@@ -27,6 +27,7 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
 from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
+from confide.federation.memory import Spool
 from confide.federation.messages import decode, sizes, values_of
 from confide.federation.quantising import restore_reply
 from confide.federation.steps import Delivery, Engine, Step, check_learnt
@@ -85,15 +86,26 @@ def too_few(
 
 
 def in_order(deliveries: Iterable[Delivery], asked: Iterable[str]) -> Iterator[Delivery]:
-    """Deliveries in the order of the sites' names; an early one waits for those before it."""
-    waiting: dict[str, Delivery] = {}
+    """Deliveries in the order of the sites' names; an early one waits for those before it.
+
+    Large ones wait on the disk, for as many sites may be early. Raises RunError if that is full.
+    """
+    waiting: dict[str, tuple[Delivery, tuple[int, int]]] = {}
     order = iter(sorted(asked))
     turn = next(order, None)
-    for delivery in deliveries:
-        waiting[delivery.site] = delivery
-        while turn is not None and turn in waiting:
-            yield waiting.pop(turn)
-            turn = next(order, None)
+    with closing(Spool()) as aside:
+        for delivery in deliveries:
+            if delivery.site == turn:
+                yield delivery
+                turn = next(order, None)
+            else:
+                place = aside.put(delivery.reply)
+                waiting[delivery.site] = replace(delivery, reply=b""), place
+            del delivery  # not to be held while the next one comes
+            while turn in waiting:
+                early, place = waiting.pop(turn)
+                yield replace(early, reply=aside.get(*place))
+                turn = next(order, None)
 
 
 Replies = Generator[tuple[str, Any], None, None]
@@ -262,6 +274,8 @@ class Federation:
             except SiteFault as error:
                 self._failed(error)
                 continue
+            finally:
+                del reply  # not to be held while the next one comes
             answered += 1
             if step.learnt is not None:
                 self.took_part.add(site)
@@ -278,6 +292,7 @@ class Federation:
                         pile.put(site, asks[site], reply)
                 except SiteFault as error:
                     self._failed(error)
+                del reply  # not to be held while the next one comes
             out = pile.leave_out()
             for site, (code, why) in out.items():
                 self._failed(refused(why, site=site, step=step.name, round=round, code=code))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import re
@@ -524,9 +525,41 @@ class FieldSize:
     count: int
 
 
+class Pieces:
+    """The bytes of a large message, whose arrays are not copied: nobody may change them."""
+
+    def __init__(self, parts: list[bytes | memoryview]) -> None:
+        self.parts = parts
+        self._ends = [*itertools.accumulate(map(len, parts))]
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts)
+
+    def __getitem__(self, wanted: slice) -> bytes:
+        first, last, _ = wanted.indices(len(self))
+        return b"".join(
+            part[max(first - end + len(part), 0) : max(last - end + len(part), 0)]
+            for part, end in zip(self.parts, self._ends, strict=True)
+            if first < end and last > end - len(part)
+        )
+
+
+WHOLE = 8 * 2**20
+"""A message of more bytes than this is held in pieces, and fetched in parts."""
+
+
 def encode(message: object) -> bytes:
     """The bytes of a message. Raises MessageError if it holds something that cannot travel."""
     return b"".join(pieces(message))
+
+
+def encode_large(message: object) -> bytes | Pieces:
+    """The bytes of a message as `encode` gives them; of a large one, its pieces."""
+    found = Pieces(pieces(message))
+    return found if len(found) > WHOLE else bytes(found)
 
 
 def pieces(message: object) -> list[bytes | memoryview]:
@@ -666,7 +699,7 @@ class Header:
     size: int
 
 
-def check_size(data: bytes | memoryview, limits: Limits) -> int:
+def check_size(data: bytes | memoryview | Pieces, limits: Limits) -> int:
     """The length of an encoded message's header. Raises MessageError if message or header is large.
 
     Reads eight bytes and parses nothing.

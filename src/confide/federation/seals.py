@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from confide.errors import MessageError
+from confide.federation.messages import Pieces
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -201,9 +202,12 @@ def message_digest(nonce: bytes, inner: bytes) -> str:
     return digest(nonce, inner).hex()
 
 
-def inner_digest(message: bytes) -> bytes:
+def inner_digest(message: bytes | Pieces) -> bytes:
     """SHA-256 of the bytes, computed once for all sites that get the same."""
-    return hashlib.sha256(message).digest()
+    found = hashlib.sha256()
+    for part in message.parts if isinstance(message, Pieces) else [message]:
+        found.update(part)
+    return found.digest()
 
 
 def keep_nonce(ledger: Path, sealed: str, nonce: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from confide.errors import GuardError, MessageError
-from confide.federation.messages import Learnt, by_name, class_of, forms_of, values_of
+from confide.federation.messages import Learnt, Pieces, by_name, class_of, forms_of, values_of
 
 Answer = Callable[..., tuple[object, object]]
 Check = Callable[[Any, Any], None]
@@ -337,7 +337,7 @@ class Engine(Protocol):
         ...
 
     def deliver(
-        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        self, step: str, round: int, *, asks: Mapping[str, bytes | Pieces], timeout: float | None
     ) -> Generator[Delivery, None, None]:
         """Every asked site's reply or failure, in any order; the caller closes the generator."""
         ...

@@ -31,8 +31,8 @@ from confide.errors import KitError, MessageError, RunError, SettingsError, Wait
 from confide.federation.events import Watcher, unwatched
 from confide.federation.failures import Failure, Refusal
 from confide.federation.ledger import SEAL, Ledger, read_lines
-from confide.federation.messages import encode, peek
-from confide.federation.seals import AskSeal, ReplySeal
+from confide.federation.messages import Pieces, encode, peek
+from confide.federation.seals import AskSeal, ReplySeal, inner_digest
 from confide.federation.secure.steps import GREET, MEET
 from confide.federation.site import ask_in
 from confide.federation.steps import Delivery, Engine
@@ -141,13 +141,15 @@ class Mail:
         step: str,
         round: int,
         *,
-        asks: Mapping[str, bytes],
+        asks: Mapping[str, bytes | Pieces],
         timeout: float | None,
         seals: Mapping[str, bytes] | None = None,
     ) -> Generator[Delivery, None, None]:
         """Put the asks aside for `pack`. Raises Waiting; a site that has a file waits for it."""
-        for site, data in asks.items():
-            self._new.setdefault(site, []).append(Part(step, round, data, (seals or {})[site]))
+        whole = {id(data): bytes(data) for data in asks.values()}
+        for site, ask in asks.items():
+            part = Part(step, round, whole[id(ask)], (seals or {})[site])
+            self._new.setdefault(site, []).append(part)
         yield from ()
         raise Waiting(list(asks))
 
@@ -156,7 +158,7 @@ class Mail:
         sent = self._sent[site]
         return bool(sent) and not self._is_over(site, sent[-1])
 
-    def asked(self, site: str, step: str, round: int, *, ask: bytes) -> KnownAsk | None:
+    def asked(self, site: str, step: str, round: int, *, ask: bytes | Pieces) -> KnownAsk | None:
         """The ask, if these bytes were asked of the site in this turn before."""
         wanted = _mark(step, round, ask)
         for sent in reversed(self._sent[site]):
@@ -312,12 +314,12 @@ class Mail:
         )
 
 
-def _mark(step: str, round: int, ask: bytes) -> str:
+def _mark(step: str, round: int, ask: bytes | Pieces) -> str:
     """The name of an ask that a run makes again: its turn, and the digest of its bytes.
 
     The ask to close holds the length of the ledger, which has grown when it is made again.
     """
-    digest = "" if step == joining.CLOSE.name else sha256(ask).hexdigest()
+    digest = "" if step == joining.CLOSE.name else inner_digest(ask).hex()
     return f"{0 if step in _ANY_ROUND else round} {step} {digest}"
 
 
@@ -332,7 +334,7 @@ class CourierEngine(SignedEngine):
         self._noted = {str(tree["digest"]) for tree in seals if tree["direction"] == "up"}
 
     def deliver(
-        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        self, step: str, round: int, *, asks: Mapping[str, bytes | Pieces], timeout: float | None
     ) -> Generator[Delivery, None, None]:
         """Every reply that has come. Raises Waiting if one is missing; new asks are put aside."""
         fresh, missing = {}, []

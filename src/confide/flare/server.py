@@ -29,7 +29,7 @@ from confide.federation.events import Event, Watcher
 from confide.federation.failures import CODES, Failure, Refusal
 from confide.federation.federation import Federation, too_few
 from confide.federation.ledger import CLOSED, MET, OPENED, SEAL, Ledger, read_lines
-from confide.federation.messages import encode, peek
+from confide.federation.messages import Pieces, encode, peek
 from confide.federation.steps import Delivery, Engine
 from confide.files import for_the_owner, path_inside
 from confide.flare import joining
@@ -114,7 +114,7 @@ class SealedEngine(Engine, Protocol):
         step: str,
         round: int,
         *,
-        asks: Mapping[str, bytes],
+        asks: Mapping[str, bytes | Pieces],
         timeout: float | None,
         seals: Mapping[str, bytes] | None = None,
     ) -> Generator[Delivery, None, None]:
@@ -144,7 +144,7 @@ class SignedEngine:
         self._remember()
 
     def deliver(
-        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        self, step: str, round: int, *, asks: Mapping[str, bytes | Pieces], timeout: float | None
     ) -> Generator[Delivery, None, None]:
         """Every asked site's reply or failure; a reply without a good seal becomes a failure."""
         sealed = self._sealed(step, round, asks)
@@ -158,7 +158,9 @@ class SignedEngine:
                 yield self._checked_delivery(delivery, sealed[delivery.site])
                 del delivery  # not to be held while the next one comes
 
-    def _sealed(self, step: str, round: int, asks: Mapping[str, bytes]) -> dict[str, seals.AskSeal]:
+    def _sealed(
+        self, step: str, round: int, asks: Mapping[str, bytes | Pieces]
+    ) -> dict[str, seals.AskSeal]:
         """A seal for each ask. Sites that get the same bytes share one digest, computed once."""
         self._attempts[round, step] += 1
         groups: dict[int, list[str]] = {}

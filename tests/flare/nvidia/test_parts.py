@@ -23,7 +23,7 @@ from cases import each
 from confide.errors import EngineError, RunError
 from confide.federation.failures import Failure
 from confide.federation.memory import Spool
-from confide.federation.messages import decode
+from confide.federation.messages import Pieces, decode
 from confide.flare.kit import LARGEST
 from confide.flare.nvidia import engine as parts_module
 from confide.flare.nvidia.engine import (
@@ -66,7 +66,7 @@ def fetched(ticket: Any, answer: Callable[..., Any], *, over: bool = False) -> b
     return b"".join(fetch_parts(ticket, talking(answer), "peer", over=lambda: over))
 
 
-def put(data: bytes) -> tuple[Outbox, Ticket]:
+def put(data: bytes | Pieces) -> tuple[Outbox, Ticket]:
     outbox = Outbox()
     ticket = outbox.put(data)
     assert isinstance(ticket, Ticket)
@@ -75,13 +75,16 @@ def put(data: bytes) -> tuple[Outbox, Ticket]:
 
 @each("size", [1001, 1399, 1400, 1401, 10_240])
 def test_a_large_message_comes_whole(size: int) -> None:
-    outbox, ticket = put(LARGE[:size])
-    assert ticket.size == size
-    assert fetched(ticket, outbox.answer) == LARGE[:size]
+    data = LARGE[:size]
+    for whole in (data, Pieces([data[:8], b"", memoryview(data)[8:900], data[900:]])):
+        outbox, ticket = put(whole)
+        assert ticket.size == size
+        assert fetched(ticket, outbox.answer) == data
 
 
 def test_a_small_message_travels_itself() -> None:
     assert Outbox().put(LARGE[:1000]) == LARGE[:1000]
+    assert Outbox().put(Pieces([LARGE[:400], LARGE[400:1000]])) == LARGE[:1000]
 
 
 def test_a_message_is_given_to_nobody_without_its_ticket_and_not_for_ever() -> None:

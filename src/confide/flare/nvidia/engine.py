@@ -28,7 +28,7 @@ from nvflare.apis.signal import Signal
 from confide.errors import EngineError, RunError
 from confide.federation.failures import Failure
 from confide.federation.memory import Spool
-from confide.federation.messages import encode
+from confide.federation.messages import WHOLE, Pieces, encode
 from confide.federation.steps import Delivery
 from confide.flare.kit import LARGEST
 
@@ -42,8 +42,6 @@ from confide.flare.kit import LARGEST
 # seal over all of it.
 
 
-WHOLE = 8 * 2**20
-"""A message of more bytes than this is fetched in parts."""
 PART = 2 * 2**20
 """Bytes of a part; the last one may have fewer."""
 PART_TOPIC = "confide_part"
@@ -78,17 +76,17 @@ class Outbox:
     """Large messages that wait to be fetched, and the answers to those who ask for their parts."""
 
     def __init__(self) -> None:
-        self._held: dict[str, bytes] = {}
+        self._held: dict[str, bytes | Pieces] = {}
         self._lock = threading.Lock()
 
     def open(self, engine: Talking) -> None:
         """Answer from now on, in this process."""
         engine.register_aux_message_handler(PART_TOPIC, self.answer)
 
-    def put(self, data: bytes) -> bytes | Ticket:
+    def put(self, data: bytes | Pieces) -> bytes | Ticket:
         """Choose what travels: a large message's ticket, any other message itself."""
         if len(data) <= WHOLE:
-            return data
+            return bytes(data)
         ticket = Ticket(secrets.token_hex(16), len(data))
         with self._lock:
             self._held[ticket.name] = data
@@ -266,7 +264,7 @@ class FlareEngine:
         step: str,
         round: int,
         *,
-        asks: Mapping[str, bytes],
+        asks: Mapping[str, bytes | Pieces],
         timeout: float | None,
         seals: Mapping[str, bytes] | None = None,
     ) -> Generator[Delivery, None, None]:
