@@ -17,6 +17,7 @@ from cases import each
 from confide.errors import DataError, SettingsError
 from confide.kinds.encoder import EncoderSpec, TokenTrainer, split_loss
 from confide.kinds.pieces import token_batch
+from confide.training import devices
 from confide.training.batches import Example, TagScheme
 from confide.training.crf import weights_outside
 from confide.training.devices import WideLinear
@@ -93,6 +94,22 @@ def test_a_rule_is_learnt(scheme: TagScheme, bert: Path) -> None:
     sure = [span.confidence for spans in found for span in spans]
     assert 0.5 < np.mean(sure) < 1.0
     assert max(sure) <= 1.0
+
+
+def test_int8_finds_what_float32_finds(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any processor."""
+    monkeypatch.setattr(devices, "_LEAST", 1)
+    for adds in ({}, {"avx512_vnni": True}, {"avx512_vnni": True, "amx_int8": True}):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda adds=adds: adds)
+        made = trainer(bert)
+        model, encoded, _ = learnt(made)
+        narrow = devices.in_int8(model)
+        batch = token_batch(encoded.text, np.arange(len(EXAMPLES)))
+        with torch.no_grad():
+            wide_BLY, away_BLY = model(batch), narrow(batch) - model(batch)
+        assert 0 < away_BLY.norm() < 0.03 * wide_BLY.norm()
+        pairs = zip(*(made.find(one, encoded.text) for one in (model, narrow)), strict=True)
+        assert sum([s[:3] for s in a] == [s[:3] for s in b] for a, b in pairs) >= len(EXAMPLES) - 1
 
 
 def test_the_seed_draws_the_last_layer_alone(bert: Path) -> None:

@@ -151,13 +151,40 @@ class Body(nn.Sequential):
 def test_a_layer_in_int8_gives_about_the_same_numbers(
     vnni: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_vnni": vnni})
+    has = {"avx512_vnni": vnni, "amx_int8": vnni}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
     torch.manual_seed(1)
     layer, values = nn.Linear(64, 48, bias=bias), torch.randn(3, 7, 64)
     found = Int8Linear(layer)(values)
     away = (found - layer(values)).abs().max() / layer(values).abs().max()
     assert found.shape == (3, 7, 48)
     assert 0 < away < 0.03
+
+
+def test_amx_has_another_engine_while_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = torch.backends.quantized
+    if not {"onednn", "fbgemm"} <= {*engines.supported_engines}:
+        pytest.skip("this build of PyTorch has one engine")
+    usual, real, seen = "fbgemm", torch.ops.quantized.linear_prepack, []
+    monkeypatch.setattr(engines, "engine", usual)
+
+    def prepack(codes_HD: torch.Tensor, bias_H: torch.Tensor | None) -> object:
+        seen.append(engines.engine)
+        return real(codes_HD, bias_H) if bias_H is not None else 1 / 0
+
+    monkeypatch.setattr(torch.ops.quantized, "linear_prepack", prepack)
+    for amx in (True, False):
+        has = {"avx512_vnni": True, "amx_int8": amx}
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda has=has: has)
+        Int8Linear(nn.Linear(8, 8))
+        with pytest.raises(ZeroDivisionError):
+            Int8Linear(nn.Linear(8, 8, bias=False))
+        assert engines.engine == usual
+    assert seen == ["onednn", "onednn", usual, usual]
+    monkeypatch.setattr(type(engines), "supported_engines", ["none"], raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True})
+    Int8Linear(nn.Linear(8, 8))
+    assert seen[4:] == [usual]
 
 
 def test_a_copy_in_int8_shares_all_else_and_leaves_the_model_alone() -> None:
