@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.federation.ledger import ledger as ledger
     from confide.jobs.audit import audit as audit
     from confide.jobs.capacity import capacity as capacity
+    from confide.jobs.capacity import run_needs as run_needs
     from confide.jobs.comparison import compare as compare
     from confide.jobs.datasets import from_dataset as from_dataset
     from confide.jobs.datasets import to_dataset as to_dataset

@@ -1,4 +1,5 @@
 import json
+import math
 import statistics
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -16,8 +17,10 @@ from confide.jobs.capacity import (
     conclude,
     curve_svg,
     epochs_by_round,
+    run_needs,
     score_parts,
 )
+from confide.kinds import agreement
 from confide.text.document import Document, Entity
 from confide.text.formats import write
 
@@ -281,3 +284,46 @@ class TestCapacity:
             capacity(tmp_path / "none.toml")
         with pytest.raises(SettingsError, match="no recipe 'nothing'"):
             capacity("nothing")
+
+
+def test_what_a_run_takes_of_a_site_follows_from_a_survey(in_tmp):
+    drug = {"sites": 4, "entities": 900}
+    counts = {
+        "sites": 4,
+        "documents": 80,
+        "sentences": 2000,
+        "tokens": 24_000,
+        "types": {"D": drug},
+    }
+    (in_tmp / "survey.json").write_text(json.dumps(counts))
+    (in_tmp / "a.toml").write_text('method = "fedavg"\nrounds = 6\ntraining.local_epochs = 3\n')
+    small = ["model.word_dim=8", "model.bilstm_hidden=4", "model.character=none"]
+
+    def needs(*overrides, counts=counts):
+        (in_tmp / "survey.json").write_text(json.dumps(counts))
+        return run_needs("a.toml", "survey.json", overrides=[*small, *overrides])
+
+    found = needs()
+    words = round(13 * 24_000**0.57)
+    form = [[words + 2, 8], [16, 8], [16, 4], [16], [16], [16, 8], [16, 4], [16], [16]]
+    recurrent = sum(math.prod(shape) for shape in form)
+    scores = (8 + 1) * 5 + 5 * 5 + 2 * 5  # tags of one type in iobes: a layer, and the CRF
+    assert (found.sentences, found.rounds, found.words) == (500, 6, words)
+    assert found.numbers == recurrent + scores
+    assert found.upload_mb == found.download_mb / 2 == 4 * found.numbers / 1e6  # scored, too
+    assert found.once_mb == 8 * 2**agreement.WORD_BITS / 1e6
+    assert f"{found.upload_mb * 6:.3g} MB in 6 rounds" in found.text
+    fewer = ["training.local_steps=1", "training.batch_size=10"]
+    less = needs("federation.up=int8", "federation.down=top", "federation.sums=plain", *fewer)
+    assert (less.upload_mb, less.download_mb, less.once_mb) == (found.numbers / 1e6, None, 0)
+    assert less.seconds_a_round < found.seconds_a_round / 10  # 10 sentences, not 1,500
+    assert [(one.epsilon, one.units, one.like) for one in found.noise] == [
+        (8, 700, 1), (3, 700, 1), (1, 700, 1)]  # fmt: skip
+    many = needs(counts={**counts, "documents": 5000})
+    assert [one.like for one in many.noise] == [8, 3, 1]
+    assert "F1 67.9 instead of 82.0 (NCBI-disease" in many.text
+    for bad in (["model.kind=encoder", "model.context=minilm"], ["model.kind=spans"]):
+        with pytest.raises(SettingsError, match="capacity test does not train"):
+            needs(*bad)
+    with pytest.raises(DataError, match="nothing to learn"):
+        needs(counts={**counts, "types": {}})

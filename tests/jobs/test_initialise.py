@@ -11,9 +11,18 @@ import pytest
 
 from confide.corpora.distant import label, write_triples
 from confide.corpora.synthetic import write_corpus
-from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
-from confide.jobs.initialise import Wishes, init
-from confide.settings import load_settings
+from confide.errors import (
+    ConfideError,
+    DataError,
+    FormatError,
+    MissingDataError,
+    RunError,
+    SettingsError,
+)
+from confide.flare.joining import check_suited
+from confide.jobs.initialise import Amount, Wishes, init, rule
+from confide.jobs.survey import survey
+from confide.settings import load_settings, parse
 from confide.settings.reading import OF_METHODS
 from confide.text.document import Document, Entity
 from confide.text.formats import Options, read, write
@@ -599,6 +608,68 @@ def test_small_sites_are_told_by_their_training_text(in_tmp):
             put(f"{site}-{part}.conll", conll(times=times))
     files = [f"{site}-{part}.conll" for site in ("a", "b") for part in ("train", "test")]
     assert "a, b: fewer than 300 training sentences" in init(files).why
+
+
+# --- a survey in the place of files --------------------------------------------------------------
+
+
+def test_a_survey_stands_in_for_files_that_are_elsewhere(in_tmp):
+    drug = {"sites": 3, "entities": 900}
+    counts = {
+        "sites": 3, "documents": 60, "sentences": 1200, "tokens": 20_000,
+        "languages": {"en": 3}, "types": {"Drug": drug},
+    }  # fmt: skip
+
+    def written(wishes=None, options=Options(), **changed):  # noqa: B008
+        put("survey.json", json.dumps(counts | changed))
+        given = {"wishes": wishes or Wishes(), "options": options, "force": True}
+        report = init([], survey="survey.json", out="study.toml", **given)
+        check_suited(parse(plain(report.path)))  # real sites take them
+        assert (report.command, report.problems) == ("confide coordinate --kit KIT", [])
+        return plain(report.path), report.why
+
+    found, why = written()
+    assert (found["method"], found["rounds"]) == ("fedavg", rule(Amount("entities", 3, 1200, 240,
+        "en")).rounds)  # fmt: skip
+    assert found["training"] == {"learning_rate": 0.008, "batch_size": 8}
+    assert "workers" not in found and "on 3 cores" in why
+    assert "400 a site on average; assumed" in why and "fewer than 300" not in why
+    assert "fewer than 300" in written(sentences=600)[1]
+    found, why = written(types={"Drug": drug, "Person": {"sites": 1, "entities": None}})
+    assert found["method"] == "pseudo-complete" and "Person is kept back; assumed" in why
+    found, why = written(types={"Drug": drug, "Dose": {"sites": 2, "entities": 3}})
+    assert found["method"] == "fedavg" and "2 of 3 sites have it, which may be chance" in why
+    found, why = written(languages={"de": 2})
+    assert found["model"] == {"kind": "linear"} and "de at 2, not told at 1" in why
+    found, why = written(languages={}, options=Options(language="en"))
+    assert "context" in found["model"] and "languages" not in why
+    wishes = Wishes(public=(Path("there/public.conll"),), megabytes=7.5)
+    found, why = written(wishes)
+    assert (found["method"], found["public"]) == ("feded", {"files": "public.conll"})
+    assert found["federation"] == {"max_upload_mb": 7.5} and "the server's kit" in why
+    put("a.conll", conll())
+    for files, what, error in (
+        (["a.conll"], "survey.json", SettingsError), ([], "a.conll", RunError),
+        ([], "none.json", RunError), ([], ".", RunError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            init(files, survey=what, out="other.toml")
+    with pytest.raises(DataError, match="no site has an entity"):
+        written(types={"Drug": {"sites": 3, "entities": 0}})
+
+
+def test_a_survey_of_simulated_sites_says_where_their_text_is(in_tmp):
+    for name in ("north", "south", "east"):
+        put(f"{name}.conll", conll())
+    first = init(["north.conll", "south.conll", "east.conll"], out="first.toml")
+    more = ["vocabulary.min_sites=3", "federation.at_least=3", "key=simulated"]
+    survey(first.path, overrides=more, out=Path("survey"))
+    report = init([], survey="survey", out="ours.toml")
+    found, before = load_settings(report.path), load_settings(first.path)
+    assert report.command == "confide run" and found.vocabulary.min_sites == 3
+    assert (found.key, found.federation.at_least, found.federation.sums) == ("simulated", 3, None)
+    for name in ("site", "data", "method", "rounds", "model", "training", "workers"):
+        assert getattr(found, name) == getattr(before, name), name
 
 
 # --- how files are read -----------------------------------------------------------------------

@@ -77,7 +77,8 @@ def test_the_sums_are_those_of_all_text_and_the_server_reads_no_single_reply(
     tmp_path: Path,
 ) -> None:
     file = written(tmp_path)
-    found = survey(file, out=tmp_path / "run")
+    found, folder = survey(file, out=tmp_path / "run")
+    assert folder == tmp_path / "run"
     types, surfaces = counted(survey_settings(file))
     assert (found["sites"], found["documents"], found["sentences"]) == (3, 56, 56)
     assert found["languages"] == {"en": 3}
@@ -114,7 +115,8 @@ def test_the_sums_are_those_of_all_text_and_the_server_reads_no_single_reply(
 
 def test_without_masks_no_surface_is_counted_and_rare_types_are_none(tmp_path: Path) -> None:
     file = written(tmp_path, "guards.min_token_count=4")
-    found = survey(file, overrides=["federation.sums=plain"])
+    found, folder = survey(file, overrides=["federation.sums=plain"])
+    assert folder is None
     assert found["surfaces"] is None
     person = {"sites": 1, "sites_counted": 0, "entities": 0, "surfaces": None}
     assert found["types"]["Person"] == person  # three: fewer than the guard
@@ -161,7 +163,7 @@ def test_what_came_from_other_places_is_checked_before_it_is_used(tmp_path: Path
     found = read_survey(file)
     assert (found.each, found.language, found.model_dump()) == (400, "en", good)
     drugs, rarely, _, gain = survey_verdict(found)
-    assert "1 with fewer than the guard" in drugs and "50% of its mentions" in drugs
+    assert "1 with fewer than the guard" in drugs
     assert "fewer than 10 in all" in rarely and "14 to 18 points" in gain
     one = {**good["types"], "Person": {"sites": 1, "entities": None}}
     said = survey_verdict({**good, "types": one})
@@ -234,6 +236,9 @@ def test_a_survey_is_no_method_that_trains(tmp_path: Path) -> None:
     assert [step.name for step in pair.steps] == [
         "describe", "check_key", "count_text", "count_examples"]  # fmt: skip
     asked = written(tmp_path, "federation.up=float16", "model.kind=linear")
+    with pytest.raises(SettingsError, match="no text is named"):
+        survey()
+    assert survey_settings(None, ["federation.at_least=3"]).name == "sites"
     kept = survey_settings(asked)
     assert kept.model == Settings().model and kept.federation.up == "rows"
     for changed, said in (({"rounds": 2}, "counts once"),):

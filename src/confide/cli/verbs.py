@@ -260,17 +260,31 @@ def demo_command(
     screen.show(*tables.demonstration(shown))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WishOptions:
+    """Wishes that only a person can have.
+
+    Options:
+        public (FILE): Public text on which sites predict: no weights leave.
+        own_types: Each site keeps a model of its own types.
+        megabytes: What a site may upload in the whole run.
+    """
+
+    public: list[Path] | None = None
+    own_types: bool = False
+    megabytes: float | None = None
+
+
 @command(app, "init", reading="format scheme encoding columns annotators language skip_broken")
 def init_command(
-    files: list[Path],
+    files: list[Path] | None = None,
     *,
     reading: ReadingOptions,
     out: Path = Path("confide.toml"),
     force: bool = False,
     names: bool = True,
-    public: list[Path] | None = None,
-    own_types: bool = False,
-    megabytes: float | None = None,
+    wishes: WishOptions,
+    survey: Path | None = None,
 ) -> None:
     """Say what your files hold and write settings that train.
 
@@ -281,9 +295,7 @@ def init_command(
         out (FILE): The settings file to write.
         force: Overwrite an existing file.
         names (--map/--no-map): Propose common names where sites name one thing differently.
-        public (FILE): Public text on which sites predict: no weights leave.
-        own_types: Each site keeps a model of its own types.
-        megabytes: What a site may upload in the whole run.
+        survey (RUN|FILE): In place of files: a survey's run, or its JSON.
     """
 
     def accept(found: str, maps: Sequence[NameMatch]) -> bool:
@@ -294,16 +306,18 @@ def init_command(
         return screen.confirm("Write these common names into the settings?")
 
     drafted = api.init(
-        files,
+        files or (),
         out=out,
         force=force,
-        wishes=api.Wishes(tuple(public or ()), own_types, megabytes),
+        wishes=api.Wishes(tuple(wishes.public or ()), wishes.own_types, wishes.megabytes),
         format=reading.format,
         options=reading.options(),
         accept=accept,
+        survey=survey,
     )
     typer.echo(drafted.why)
-    screen.say(f"\nwrote {drafted.path}; train with: confide run {drafted.path}", style="bold")
+    train = f"{drafted.command} {drafted.path}"
+    screen.say(f"\nwrote {drafted.path}; train with: {train}", style="bold")
 
 
 @command(app, "run")
@@ -903,7 +917,7 @@ def dossier_command(run: Path, *, out: Path | None = None, kit: Path | None = No
 
 @command(app, "survey")
 def survey_command(
-    settings: str,
+    settings: str | None = None,
     *,
     kit: Path | None = None,
     overrides: list[str] | None = None,
@@ -915,12 +929,13 @@ def survey_command(
     """Count the text of all sites together, before anything is trained.
 
     Options:
+        settings (SETTINGS): They name the text; for real sites not needed.
         kit (DIR): The lead's startup kit, to count at real sites.
         sites (--site NAME): A real site to take part; all by default.
         out (DIR): Keep the run's folder, with its ledger, here.
     """
     with screen.ProgressDisplay(quiet=quiet) as watcher:
-        found = api.survey(
+        found, folder = api.survey(
             settings,
             overrides=overrides or (),
             kit=kit,
@@ -931,6 +946,8 @@ def survey_command(
     screen.answer(found, *tables.survey_tables(found), as_json=as_json)
     if not as_json:
         typer.echo("\n".join(api.survey_verdict(found)))
+    if folder is not None:
+        _say_next([_line("confide", "init", "--survey", _from_here(folder), "--out", "study.toml")])
 
 
 @command(app, "capacity")
@@ -940,6 +957,7 @@ def capacity_command(
     parts: int = 5,
     seeds: int = 3,
     site: str | None = None,
+    survey: Path | None = None,
     overrides: list[str] | None = None,
     out: Path | None = None,
     quiet: bool = False,
@@ -950,9 +968,13 @@ def capacity_command(
         parts (N): Number of parts.
         seeds (N): Repeats per part.
         site (NAME): Use this site's text only.
+        survey (RUN|FILE): No test: what a run takes of a site, by a survey.
         out (DIR): Folder for the plot and the numbers.
     """
     changes = overrides or ()
+    if survey is not None:
+        typer.echo(api.run_needs(settings, survey, overrides=changes).text, nl=False)
+        return
     with screen.ProgressDisplay(quiet=quiet) as watcher:
         found = api.capacity(
             settings,

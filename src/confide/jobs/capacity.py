@@ -9,11 +9,15 @@ steps, at the same learning rates, as one on all the text, so that small parts a
 disadvantage by shorter training. The vocabulary is that of the parts used. The curve is a power law
 (`confide.scoring.intervals`); its uncertainty comes from resampling seeds and held-out sentences.
 Nothing leaves the machine: this is one place's training on its own text.
+
+What a run takes of each site (`run_needs`) follows from a survey instead.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,9 +35,19 @@ from numpy.typing import NDArray
 
 from confide.corpora.dealing import partition
 from confide.errors import DataError, SettingsError
+from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
 from confide.files import Tree, write_atomically
-from confide.kinds.agreement import NONE, AgreedWords, find_encoder, with_cached
+from confide.jobs.planning import MEASURED
+from confide.jobs.survey import read_survey
+from confide.kinds.agreement import (
+    NONE,
+    AgreedWords,
+    asked_of_buckets,
+    bucket_count,
+    find_encoder,
+    with_cached,
+)
 from confide.kinds.linear import LinearSpec
 from confide.kinds.protocol import train_config
 from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer
@@ -47,7 +61,8 @@ from confide.scoring.intervals import LEAST_SIZES, Curve, fit_curve, micro_f1, r
 from confide.seeds import derive_seed
 from confide.settings import Settings, load_settings
 from confide.text.document import Document
-from confide.training.batches import Example, TagSet, examples_from
+from confide.training.batches import Example, TagSet, examples_from, with_context
+from confide.training.context import contextual
 from confide.training.optimisers import Moments
 from confide.training.tagger import CrfTagger, Tagger
 from confide.training.trainer import annotate_with, read_bare
@@ -143,14 +158,7 @@ def training(
     `vectors` is a file of word vectors to start from. Raises DataError if nothing in `train` is
     annotated and no type is declared, and SettingsError for other kinds than tagger and linear.
     """
-    make = _MODELLERS.get(settings.kind)
-    if make is None:
-        raise SettingsError(
-            "the capacity test does not train this kind of model",
-            expected=f"model.kind = {' or '.join(_MODELLERS)}",
-            got=settings.kind,
-            fix="for a first answer: --set model.kind=linear, without your own [training]",
-        )
+    make = _modeller(settings)
     seen = {entity.type for document in train for entity in document.entities}
     tags = TagSet(settings.data.types or tuple(sorted(seen)), settings.model.tag_scheme)
     if not tags.types:
@@ -213,6 +221,19 @@ _MODELLERS: dict[str, Callable[[Settings, TagSet, Sequence[Example], int], Tagge
 }
 
 
+def _modeller(
+    settings: Settings,
+) -> Callable[[Settings, TagSet, Sequence[Example], int], TaggerTrainer]:
+    if settings.kind not in _MODELLERS:
+        raise SettingsError(
+            "the capacity test does not train this kind of model",
+            expected=f"model.kind = {' or '.join(_MODELLERS)}",
+            got=settings.kind,
+            fix="for a first answer: --set model.kind=linear, without your own [training]",
+        )
+    return _MODELLERS[settings.kind]
+
+
 def epochs_by_round(rounds: int, epochs: int) -> list[int]:
     """`epochs` spread over the rounds as evenly as whole numbers allow.
 
@@ -221,6 +242,11 @@ def epochs_by_round(rounds: int, epochs: int) -> list[int]:
     """
     edges = [round(epochs * number / rounds) for number in range(rounds + 1)]
     return [end - start for start, end in pairwise(edges)]
+
+
+def _batch_rounds(settings: Settings) -> bool:
+    """Return whether a round is one mini-batch of all sites together."""
+    return settings.trained_by.startswith("fedner-")
 
 
 def _train(
@@ -238,7 +264,7 @@ def _train(
     """
     training, rounds = settings.training, settings.rounds
     epochs = max(1, round(rounds * training.local_epochs * stretch))
-    if settings.trained_by.startswith("fedner-"):
+    if _batch_rounds(settings):
         epochs, rounds = max(1, round(rounds * training.batch_size / len(encoded))), 1
     moments = Moments()
     for number, in_round in enumerate(epochs_by_round(rounds, epochs)):
@@ -452,3 +478,187 @@ def capacity(
             write_atomically(Path(out) / f"capacity.{end}", content.encode())
     watch(Event("end", message=f"{name}: {report.verdict}"))
     return report
+
+
+# --- What a run takes of a site, by a survey
+#
+# Time and memory are measured here, on a few made-up sentences as long as the sites' own; bytes
+# follow from the numbers of the model. Nothing is read but settings and the survey.
+
+
+WORDS = (13.0, 0.57)
+"""A text of n tokens has about 13 n^0.57 different words: within a factor of two on five published
+corpora of 4,000 to 440,000 tokens."""
+_SAMPLE = 64
+_BYTES = {"rows": 4.0, "whole": 4.0, "cached": 4.0, "float16": 2.0, "int8": 1.0, "int4": 0.5,
+          "int2": 0.25}  # fmt: skip
+"""Bytes of a number by `federation.up` and `down`; "top" sends a share of them."""
+_COMMON = (
+    "the", "of", "and", "patient", "was", "with", "after", "she", "took", "for", "no", "in", "pain",
+    "on", "daily", "mg", "history", "days", "treated", "given", "left", "right", "mild", "severe",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class UnderNoise:
+    """F1 in percent, `without` noise and `left` under ε, where ε × units was most like here."""
+
+    epsilon: float
+    corpus: str
+    model: str
+    units: int
+    like: int
+    without: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunNeeds:
+    """The needs of a run at a site that has as much text as the surveyed sites on average.
+
+    Attributes:
+        sentences, rounds: its training sentences, and the rounds of the settings.
+        words, numbers: the common vocabulary, and the model's numbers, of which not all may travel.
+        seconds_to_read: once, to read its text and, if there is one, run the encoder.
+        seconds_a_round: of training, on this machine.
+        memory_mb: this process at its peak, with a sample of the text.
+        upload_mb, download_mb: in a round, at most; None where it is not the model that travels.
+        once_mb: up, once in a run: the sites' words by bucket, where sums are masked.
+        units, unit: what noise would hide.
+        noise: what it cost where it was measured.
+        assumed: what the survey does not tell, in sentences.
+    """
+
+    sentences: int
+    rounds: int
+    words: int
+    numbers: int
+    seconds_to_read: float
+    seconds_a_round: float
+    memory_mb: float
+    upload_mb: float | None
+    download_mb: float | None
+    once_mb: float
+    units: int
+    unit: str
+    noise: tuple[UnderNoise, ...]
+    assumed: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The needs in words."""
+        template = templates("confide.jobs").get_template("needs.txt.j2")
+        return template.render(needs=self) + "\n"
+
+
+def run_needs(
+    settings: str | Path, survey: str | Path, *, overrides: Sequence[str] = ()
+) -> RunNeeds:
+    """Time, memory and bytes of a site in a run of these settings, and whether noise is bearable.
+
+    Args:
+        settings: a TOML file or the name of a recipe; sites' text is not read.
+        survey: a survey's run folder, or what `confide survey --json` wrote.
+        overrides: `key=value` texts that replace values in the file.
+
+    Raises SettingsError for other kinds than tagger and linear, RunError if this is no survey, and
+    DataError if it counted nothing.
+    """
+    counts, chosen = read_survey(Path(survey)), load_settings(settings_file(settings), overrides)
+    make = _modeller(chosen)
+    tags = TagSet(chosen.data.types or tuple(counts.types), chosen.model.tag_scheme)
+    if not tags.types or not counts.each:
+        raise DataError("there is nothing to learn", expected="sentences and types of entities",
+                        where=str(survey))  # fmt: skip
+    length = max(2, round(counts.tokens / counts.sentences))
+    words = min(counts.tokens, round(WORDS[0] * counts.tokens ** WORDS[1]))
+    draw = np.random.default_rng(chosen.seed)
+    text = []
+    for place in range(min(_SAMPLE, counts.each)):
+        tokens = tuple(draw.choice(_COMMON, length).tolist())
+        first = int(draw.integers(length))
+        span = (first, first + 1, tags.types[place % len(tags.types)])
+        text.append(Example(place, 0, tokens, (span,)))
+    every = Example(0, 0, tuple(map(_word, range(words))) * chosen.vocabulary.min_count)
+    encoder = None if chosen.model.context == NONE else find_encoder(chosen.model.context)
+    with computing_as(chosen):
+        trainer = make(chosen, tags, [every], encoder.dim if encoder else 0)
+        model = trainer.initial(derive_seed(chosen.seed, "weights"))
+        for _ in range(2):  # the first warms up
+            started = time.perf_counter()
+            read = trainer.prepared(text)
+            if encoder is not None:
+                states = contextual([one.tokens for one in text], encoder, folder=None)
+                read = with_context(read, *states)
+            reading = (time.perf_counter() - started) / len(text)
+        config, spans = train_config(chosen, 1), [one.spans for one in text]
+        encoded = trainer.annotated(read, spans, source={*tags.types})
+        for _ in range(2):
+            started = time.perf_counter()
+            trainer.fit(model, encoded, epochs=1, batch_size=config.batch_size,
+                        optimiser=replace(config.steps, most=0), seed=1)  # fmt: skip
+            training_one = (time.perf_counter() - started) / len(text)
+    own = chosen.training
+    trained = float(own.local_epochs * counts.each)
+    if _batch_rounds(chosen):
+        trained = own.batch_size / counts.sites
+    elif own.local_steps:
+        trained = min(trained, own.local_steps * own.batch_size)
+    numbers = sum(one.numel() for one in model.parameters())
+    travels = not chosen.public.files
+    up, down = (
+        _BYTES[how] * numbers / 1e6 if travels and how in _BYTES else None
+        for how in (chosen.federation.up, chosen.federation.down)
+    )
+    if down is not None and chosen.federation.down != "cached":  # it travels again to be scored
+        down *= 1 + 1 / chosen.select.every
+    real = not chosen.site and chosen.split is None
+    masked = chosen.federation.sums == "masked" or (
+        chosen.federation.sums is None and real and counts.sites >= NEEDED
+    )
+    asked = asked_of_buckets(chosen.vocabulary, characters=chosen.model.character != "none")
+    buckets = bucket_count(asked.word_bits) + bucket_count(asked.character_bits)
+    unit = chosen.privacy.unit if chosen.privacy else "document"
+    units = counts.sentences if unit == "sentence" else counts.documents
+    return RunNeeds(
+        sentences=counts.each,
+        rounds=chosen.rounds,
+        words=words,
+        numbers=numbers,
+        seconds_to_read=reading * counts.each,
+        seconds_a_round=training_one * trained,
+        memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
+        upload_mb=up,
+        download_mb=down,
+        once_mb=8 * buckets / 1e6 if masked and chosen.kind == "tagger" else 0.0,
+        units=units,
+        unit=unit,
+        noise=tuple(_under_noise(epsilon, units) for epsilon in (8, 3, 1)),
+        assumed=(
+            f"every site has as much text: {counts.each:,} sentences of {length} words",
+            f"{words:,} different words: published texts of {counts.tokens:,} have as many within a"
+            " factor of two",
+            "this machine is like theirs; scoring is not counted, nor is NVIDIA FLARE's own memory"
+            " (about 100 MB)",
+        ),
+    )
+
+
+def _under_noise(epsilon: int, units: int) -> UnderNoise:
+    """The measured cell whose ε × units is the nearest: that product is what counts."""
+    cells = [
+        UnderNoise(epsilon, one.corpus, one.model, one.units, like, one.without, left)
+        for one in MEASURED["entities"]
+        for like, left in ((8, one.at_8), (3, one.at_3), (1, one.at_1))
+    ]
+    far = [abs(math.log(one.like * one.units / (epsilon * max(1, units)))) for one in cells]
+    return cells[min(range(len(cells)), key=lambda n: (far[n], -cells[n].left))]
+
+
+def _word(number: int) -> str:
+    """A made-up word of letters: digits would all count as one word."""
+    letters = ""
+    while number or not letters:
+        number, last = divmod(number, 26)
+        letters += chr(97 + last)
+    return f"q{letters}"

@@ -3,7 +3,8 @@
 One corpus is dealt to simulated sites; several files or folders are one site each. Files whose
 names say train, dev or test and otherwise agree belong to one site. Formats that serve relations
 only give settings for a relation extractor. All files are read on this machine, so names that
-sites have for one thing can be told from the text that they mark (`maps`).
+sites have for one thing can be told from the text that they mark (`maps`). A survey can stand in
+the place of files that are elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,10 +23,13 @@ from pathlib import Path
 import tomli_w
 
 from confide.errors import DataError, SettingsError
+from confide.files import Tree
 from confide.jobs import initialise_files as inspection
 from confide.jobs.initialise_files import SiteFiles
-from confide.settings import SCHEMA, SiteGuards, load_settings
+from confide.jobs.survey import SurveyCounts, kept_settings, read_survey
+from confide.settings import SCHEMA, SiteGuards, load_settings, parse
 from confide.settings.reading import OF_KINDS, OF_METHODS
+from confide.settings.toml import parse_toml
 from confide.text.document import Problem
 from confide.text.files import write_text
 from confide.text.formats import Options, group_corpora
@@ -86,7 +90,7 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
             "a site cannot upload so little, or so much",
             expected="--megabytes above 0", got=f"{wishes.megabytes:g}",
         )  # fmt: skip
-    relations = all(site.about_relations for site in sites)
+    relations = bool(sites) and all(site.about_relations for site in sites)
     what, finds = ("relations", "relations") if relations else ("types", "entities")
     linked = any(one.report.counts["relations"] for site in sites for one in site.read)
     task = ['task = "re"'] if relations else []
@@ -145,7 +149,7 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
 
 def of_bags(sites: Sequence[SiteFiles]) -> bool:
     """Return whether the files are of corpora whose relations hold of bags."""
-    return all(site.about_bags for site in sites)
+    return bool(sites) and all(site.about_bags for site in sites)
 
 
 # --- The choice of a model and of rounds
@@ -279,6 +283,8 @@ def encoder_at_hand() -> bool:
 
 
 _LINES = 32
+HERE, THERE = "confide run", "confide coordinate --kit KIT"
+"""The commands that train on settings: with simulated sites, and with real ones."""
 
 
 def _toml(value: object) -> str:
@@ -292,17 +298,35 @@ def _toml(value: object) -> str:
 
 
 def draft(
-    sites: Sequence[SiteFiles], out: Path, *, proposal: Proposal, rule: Rule | None, wishes: Wishes
+    sites: Sequence[SiteFiles],
+    out: Path,
+    *,
+    proposal: Proposal,
+    rule: Rule | None,
+    wishes: Wishes,
+    kept: Tree | None = None,
+    command: str = HERE,
+    batch_size: int | None = None,
 ) -> str:
-    """The settings file; if tables would make it too long, each site gets one line."""
+    """The settings file; if tables would make it too long, each site gets one line.
+
+    Without sites `kept` says where their text is, or nothing if they are real: it is the settings
+    of a survey as plain values.
+    """
+    there, kept = command == THERE, {**(kept or {})}
+    site_key, federation = kept.pop("key", None), {**kept.pop("federation", {})}
+    if wishes.megabytes is not None:
+        federation["max_upload_mb"] = wishes.megabytes
     training = {**(rule.training if rule else {})}
+    if batch_size:
+        training["batch_size"] = batch_size
     if proposal.outside:
         training["unannotated_types"] = "ignore"
     common: dict[str, str | None] = {}
     for key in ("format", "scheme", "encoding"):
         found = {site.agreed(key) for site in sites}
         common[key] = found.pop() if len(found) == 1 else None
-    stated = sites[0].options
+    stated = sites[0].options if sites else DETECTED
     data: dict[str, object] = {
         **common,
         "columns": stated.columns,
@@ -310,6 +334,7 @@ def draft(
         "language": stated.language if stated.language != AUTO else None,
         "skip_broken": stated.skip_broken,
     }
+    public = [Path(path.name) for path in wishes.public] if there else wishes.public
     environment = templates("confide.jobs")
     environment.filters["toml"] = _toml
     written = partial(
@@ -326,17 +351,23 @@ def draft(
         undirected=any(one.report.format == "ddi" for site in sites for one in site.read),
         split=_split(sites[0], out) if len(sites) == 1 else None,
         tables=[_table(site, sites, common, out=out, proposal=proposal) for site in sites],
-        wishes=wishes,
-        public=_paths(wishes.public, out) if wishes.public else "",
+        command=command,
+        key=site_key,
+        federation=federation,
+        kept=tomli_w.dumps(kept).strip(),
+        public=_paths(public, out, as_named=there) if public else "",
     )
     whole = written(short=False) + "\n"
-    return whole if len(sites) == 1 or whole.count("\n") <= _LINES else written(short=True) + "\n"
+    return whole if len(sites) < 2 or whole.count("\n") <= _LINES else written(short=True) + "\n"
 
 
-def _paths(paths: Sequence[Path], out: Path) -> str:
+def _paths(paths: Sequence[Path], out: Path, *, as_named: bool = False) -> str:
     """Paths as seen from the settings file, unless that is far away or on another drive."""
     found = []
     for path in paths:
+        if as_named:
+            found.append(path.as_posix())
+            continue
         seen = absolute = path.resolve()
         with suppress(ValueError):
             seen = Path(os.path.relpath(absolute, out.parent.resolve()))
@@ -406,6 +437,7 @@ class InitReport:
         problems: every annotation that was lost, changed or doubtful, and what else to look at.
         settings: the text of the settings file.
         path: the settings file.
+        command: trains with the settings file, named behind it.
     """
 
     found: str
@@ -414,6 +446,7 @@ class InitReport:
     problems: list[Problem]
     settings: str
     path: Path
+    command: str = HERE
 
 
 def init(
@@ -425,6 +458,7 @@ def init(
     format: str | None = None,
     options: Options = DETECTED,
     accept: Accept = _always,
+    survey: Path | str | None = None,
 ) -> InitReport:
     """Look at annotated files, and write a short commented settings file that works.
 
@@ -439,9 +473,12 @@ def init(
             they cannot say.
         accept: decides whether the common names are written, given what was found in the files, in
             words, and the names, which may be none.
+        survey: a survey's run folder, or what `confide survey --json` wrote, in the place of files:
+            settings for the sites that it counted. Of `options` only the language is used.
 
     Raises:
         SettingsError: no file is named, `out` exists, or a wish does not go with the files.
+        RunError: this is no survey.
         DataError: a file holds raw text without annotation, or no file holds an entity or relation.
         ConfideError: a file cannot be read.
     """
@@ -454,9 +491,17 @@ def init(
         )
     if options.columns is not None and options.columns[1] is None:
         raise SettingsError("text without a column of tags teaches nothing", expected="TOKEN,TAG")
+    if survey is not None:
+        if files:
+            raise SettingsError(
+                "a survey stands in the place of files",
+                expected="files, or --survey",
+                got=f"--survey and {len(files)} files",
+            )
+        return _init_by_survey(Path(survey), out, wishes=wishes, language=options.language)
     parts = group_corpora([Path(path) for path in files])
     if not parts:
-        raise SettingsError("no file was named", expected="at least one file or folder")
+        raise SettingsError("no file was named", expected="files or folders, or --survey")
     sites = [SiteFiles(name, own, format, options) for name, own in parts.items()]
     problems: list[Problem] = []
     found = "\n".join(line for site in sites for line in inspection.look(site, problems))
@@ -498,6 +543,75 @@ def init(
         least=SiteGuards().min_batch,
     )
     return InitReport(found, maps, said.rstrip("\n"), problems, text, out)
+
+
+def _init_by_survey(survey: Path, out: Path, *, wishes: Wishes, language: str) -> InitReport:
+    """Settings for the sites of a survey; of real ones, they name nobody's text."""
+    counts, kept = read_survey(survey), kept_settings(survey)
+    if not any(one.entities != 0 for one in counts.types.values()):
+        raise DataError("no site has an entity that was counted", where=str(survey))
+    command = HERE if "site" in kept or "split" in kept else THERE
+    lacking = counts.lacking(rare=inspection.RARE, by_chance=inspection.BY_CHANCE)
+    proposal = propose((), wishes, apart=bool(lacking))
+    held_out = round(HELD_OUT * counts.sentences)
+    stated = language if language != AUTO else counts.language
+    amount = Amount(proposal.finds, counts.sites, counts.sentences, held_out, stated)
+    # real sites compute on machines of their own
+    cores = counts.sites if command == THERE else None
+    chosen = rule(amount, cores=cores) if proposal.finds else None
+    write = partial(draft, (), out, proposal=proposal, rule=chosen, wishes=wishes, kept=kept,
+                    command=command)  # fmt: skip
+    text, least = write(), SiteGuards().min_batch or 0
+    if command == THERE and parse(parse_toml(text)).training.batch_size < least:
+        text = write(batch_size=least)  # which real sites' guard wants
+    write_text(out, text)
+    lines = [*_of_survey(counts, lacking, stated=language != AUTO)]
+    lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
+    lines += chosen.why if chosen else ()
+    why = (
+        templates("confide.jobs")
+        .get_template("why.txt.j2")
+        .render(
+            lines=lines,
+            wishes=wishes,
+            several=True,
+            small=["the sites, on average"] if counts.each < FEW else [],
+            few=FEW,
+            batch_size=load_settings(out).training.batch_size,  # raises if they do not work
+            least=least,
+        )
+    )
+    if command == THERE and wishes.public:
+        why += "put the public files into the server's kit, below `public`\n"
+    return InitReport("", [], why.rstrip("\n"), [], text, out, command)
+
+
+HELD_OUT = 0.2
+"""The share of the training text that held-out text is taken for, which no survey counts."""
+
+
+def _of_survey(counts: SurveyCounts, lacking: Sequence[str], *, stated: bool) -> Iterator[str]:
+    """Lines on what a survey counted, and on what is assumed where it did not."""
+    yield (
+        f"a survey of {counts.sites} sites: {counts.sentences:,} training sentences,"
+        f" {counts.each:,} a site on average; assumed, since it does not tell: all have as many,"
+        " and a fifth of that held out"
+    )
+    known = sum(counts.languages.values())
+    if not stated and (len(counts.languages) != 1 or known < counts.sites):
+        said = [f"{name} at {sites}" for name, sites in counts.languages.items()]
+        unknown = [f"not told at {counts.sites - known}"] if known < counts.sites else []
+        yield f"the sites' languages: {', '.join([*said, *unknown])}; --language says another"
+    kept_back = [name for name, one in counts.types.items() if one.entities is None]
+    if kept_back:
+        yield (
+            f"the number of {', '.join(kept_back)} is kept back; assumed: not rare, and a site that"
+            " lacks it does not annotate it"
+        )
+    for name, one in counts.types.items():
+        if one.sites < counts.sites:
+            what = "annotate it" if name in lacking else "have it, which may be chance"
+            yield f"{name}: {one.sites} of {counts.sites} sites {what}"
 
 
 def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:

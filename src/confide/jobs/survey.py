@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 import pydantic
 
-from confide.errors import GuardError, RunError
+from confide.errors import GuardError, RunError, SettingsError
 from confide.federation.combining import NEEDED
 from confide.federation.events import Watcher
 from confide.federation.guards import MOST, check_names
@@ -23,44 +23,57 @@ from confide.recipes import settings_file
 from confide.runs.folder import RunFolder
 from confide.runs.result import FEWEST, Result, ResultTable, first_wrong, read_record
 from confide.runs.run import run
-from confide.settings import Settings, dump, load_settings
+from confide.settings import SCHEMA, Settings, dump, load_settings, overlaid, parse
 from confide.text.segment import CODES
 
-_KEPT = ("seed", "key", "site", "split", "data", "guards", "vocabulary", "workers", "threads")
+_KEPT = ("seed", "key", "site", "split", "data", "guards", "vocabulary", "threads")
 _SUMS = ("at_least", "timeout", "sums", "colluding")
+_WHERE = ("key", "site", "split", "data", "guards", "vocabulary")
+_AGREED = ("at_least", "timeout", "colluding")
 
 
-def survey_settings(settings: str | Path, overrides: Sequence[str] = ()) -> Settings:
+def survey_settings(settings: str | Path | None, overrides: Sequence[str] = ()) -> Settings:
     """A survey of the text of these settings: of models and training, nothing is kept.
 
-    Three or more simulated sites sum under masks, as real ones do, unless the settings say
-    otherwise. Raises SettingsError, MissingDataError.
+    None: of real sites, of which there is nothing to say. Three or more simulated sites sum under
+    masks, as real ones do, unless the settings say otherwise. Raises SettingsError,
+    MissingDataError.
     """
-    chosen, plain = load_settings(settings_file(settings), overrides), Settings()
+    plain = Settings()
+    if settings is None:
+        chosen, name = parse(overlaid({"schema": SCHEMA}, overrides)), "sites"
+    else:
+        chosen, name = load_settings(settings_file(settings), overrides), Path(settings).stem
     own = {name: getattr(chosen.federation, name) for name in _SUMS}
     simulated = len(chosen.site) or (chosen.split.sites if chosen.split else 0)
     if own["sums"] is None and simulated >= NEEDED:
         own["sums"] = "masked"
     federation = plain.federation.model_copy(update=own)
     kept = {name: getattr(chosen, name) for name in _KEPT}
-    name = f"{chosen.name or Path(settings).stem}-survey"
-    more = {"name": name, "method": "survey", "rounds": 1, "federation": federation}
+    more = {"name": chosen.name or name, "method": "survey", "rounds": 1, "federation": federation}
     return plain.model_copy(update=kept | more)
 
 
+class Surveyed(NamedTuple):
+    """The counts of a survey in plain values, and its run's folder if that was kept."""
+
+    counts: Tree
+    folder: Path | None
+
+
 def survey(
-    settings: str | Path,
+    settings: str | Path | None = None,
     *,
     overrides: Sequence[str] = (),
     kit: Path | None = None,
     sites: Sequence[str] = (),
     out: Path | None = None,
     on_event: Watcher | None = None,
-) -> Tree:
-    """Count the text of all sites together, in plain values.
+) -> Surveyed:
+    """Count the text of all sites together.
 
     Args:
-        settings: a TOML file, or the name of a recipe.
+        settings: a TOML file, or the name of a recipe; real sites need none.
         overrides: `key=value` texts that replace values in the file.
         kit: the lead's startup kit, for real sites; None: the settings' own files.
         sites: the real sites that take part; all that are connected, if none is named.
@@ -69,6 +82,8 @@ def survey(
 
     Raises SettingsError, and what `run` and `coordinate_run` raise.
     """
+    if settings is None and kit is None:
+        raise SettingsError("no text is named", expected="settings, or the lead's kit with --kit")
     chosen = survey_settings(settings, overrides)
     with TemporaryDirectory() as nowhere:
         if kit is None:
@@ -79,7 +94,8 @@ def survey(
             file = Path(nowhere) / f"{chosen.name}.toml"
             file.write_text(dump(chosen), encoding="utf-8")
             done = coordinate_run(file, kit=kit, out=out, sites=sites, on_event=on_event)
-        return survey_of(done.result, where=done.folder)
+        counts = survey_of(done.result, where=done.folder)
+        return Surveyed(counts, done.folder if out or kit else None)
 
 
 def survey_of(result: Result, *, where: Path) -> Tree:
@@ -183,6 +199,20 @@ def read_survey(path: Path) -> SurveyCounts:
     )
 
 
+def kept_settings(path: Path) -> Tree:
+    """Where a survey found the text, from its run folder, as plain values; of a file nothing."""
+    if not path.is_dir():
+        return {}
+    plain = (
+        RunFolder(path)
+        .settings()
+        .model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    )
+    known = {name: plain[name] for name in _WHERE if name in plain}
+    federation = {name: one for name, one in plain.get("federation", {}).items() if name in _AGREED}
+    return known | ({"federation": federation} if federation else {})
+
+
 _ALIKE = "ten sites with equal shares of one corpus gained 14 to 18 points over training alone"
 _UNLIKE = "five sites with text of five domains 3.0, and one of them lost 2"
 _OWN_TYPES = ((430, 1.2), (1080, 1.0), (2160, 0.7), (4310, 0.5))
@@ -200,7 +230,7 @@ def survey_verdict(counts: SurveyCounts | Tree) -> list[str]:
     all_sites = f"all {found.sites} sites"
     for name, one in found.types.items():
         at = f"{one.sites} of {found.sites} sites" if one.sites < found.sites else all_sites
-        parts = [f"{name}: {at} {'annotates' if one.sites == 1 else 'annotate'} it"]
+        parts = [f"{name}: {at} annotate{'s' if one.sites == 1 else ''} it"]
         if one.sites_counted is not None and one.sites_counted < one.sites:
             parts.append(
                 f"{one.sites - one.sites_counted} with fewer than the guard min_token_count,"
@@ -210,9 +240,6 @@ def survey_verdict(counts: SurveyCounts | Tree) -> list[str]:
             parts.append("its number is kept back, for it would be that of one site")
         elif one.entities < FEWEST:
             parts.append(f"fewer than {FEWEST} in all: no score can tell whether it is learnt")
-        if one.surfaces and one.surfaces.mentions:
-            share = one.surfaces.common_mentions / one.surfaces.mentions
-            parts.append(f"{share:.0%} of its mentions have a surface of two or more sites")
         if len(parts) > 1 or one.sites < found.sites:
             said.append("; ".join(parts))
     if any(one.surfaces for one in found.types.values()):
