@@ -18,8 +18,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 JOBS = HERE / "jobs"
-PENDING = 1.0
-"""Seconds that a job waits for its place."""
+PENDING = HERE / "pending"
+"""The seconds that a job waits for its place; below 0, none is taken."""
 
 
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "slurmd")
@@ -28,6 +28,7 @@ COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "slurmd")
 def install(folder: Path) -> Path:
     """Write the commands into a new folder."""
     (folder / "jobs").mkdir(parents=True)
+    (folder / PENDING.name).write_text("1")
     code = Path(__file__).read_text(encoding="utf-8")
     for name in COMMANDS:
         path = folder / name
@@ -49,6 +50,8 @@ def write(path: Path, job: Any) -> None:
 def sbatch(*given: str) -> None:
     options = dict(one[2:].partition("=")[::2] for one in given if one.startswith("--"))
     assert "parsable" in options and options["export"] == "NIL", given
+    if float(PENDING.read_text()) < 0:
+        sys.exit("sbatch: error: Batch job submission failed: Invalid account")
     number = str(1000 + len(list(JOBS.glob("*.json"))))
     path = JOBS / f"{number}.json"
     write(path, {"state": "PENDING", "exit": 0, "asked": given, "script": given[-1], **options})
@@ -66,7 +69,7 @@ def sbatch(*given: str) -> None:
 def slurmd(file: str) -> None:
     """Start a job, wait for its end, and say how it ended."""
     path = Path(file)
-    time.sleep(PENDING)
+    time.sleep(float(PENDING.read_text()))
     asked = read(path)
     if asked["state"] != "PENDING":
         return

@@ -26,9 +26,8 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.errors import EngineError
 from confide.federation.events import Event
 from confide.federation.keys import new_key
-from confide.flare.kit import Kit
+from confide.flare.kit import Kit, gone_from
 from confide.flare.nvidia import processes
-from confide.flare.nvidia.lead import LOST
 from confide.flare.sitekit import setup_site
 from confide.runs.run import run
 from contract.corpus import tiny, write_conll
@@ -179,7 +178,7 @@ def test_a_connection_that_is_cut_in_any_step(
         start = time.monotonic()
         until(lambda: not processes.status(real.kit("site-1")).connected)
         hold.unlink()
-        until(lambda: LOST in told)
+        until(lambda: gone_from(["site-1"]) in told)
         time.sleep(max(0.0, CUT - (time.monotonic() - start)))
         behind.mend()
 
@@ -192,6 +191,32 @@ def test_a_connection_that_is_cut_in_any_step(
         hold.with_suffix(".held").unlink(missing_ok=True)
         behind.mend()
         switch.join()
+    same(whole, done.folder)
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs"])
+def test_a_process_that_does_not_start_is_named_within_a_minute(
+    real: Real, whole: Path, how: str
+) -> None:
+    """For one that hangs the site's own file says when; the site is not started again for that."""
+    gate, file, named = real.gates / "site-2.unborn", real.files["site-2"], list[float]()
+    before, start = file.read_text(), time.monotonic()
+
+    def watch(event: Event) -> None:
+        if event.message == gone_from(["site-2"]) and not named:
+            named.append(time.monotonic() - start)
+            gate.unlink()
+
+    file.write_text(f"{before}\n[launcher]\nstarts_within = 15\n")
+    setup_site(real.kit("site-2"), file)
+    gate.write_text(how)
+    try:
+        done = real.run(f"unborn-{how}", watch=watch)
+    finally:
+        gate.unlink(missing_ok=True)
+        file.write_text(before)
+        setup_site(real.kit("site-2"), file)
+    assert named and named[0] < PATIENCE / 5
     same(whole, done.folder)
 
 

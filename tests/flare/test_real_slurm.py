@@ -15,7 +15,10 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from confide.federation.events import Event
+from confide.flare.kit import SUBMITTED_AGAIN, gone_from
 from confide.flare.nvidia import processes
+from confide.flare.nvidia.components import SILENCE
 from confide.flare.nvidia.processes import IN_SLURM
 from confide.flare.sitekit import setup_site
 from confide.runs.run import run
@@ -45,6 +48,10 @@ class Cluster:
     def jobs(self, *states: str) -> list[dict[str, Any]]:
         found = [slurm.read(path) for path in sorted((self.folder / "jobs").glob("*.json"))]
         return [job for job in found if not states or job["state"] in states]
+
+    def pending(self, seconds: float) -> None:
+        """From now on a job waits for its place so long; below 0, none is taken."""
+        (self.folder / slurm.PENDING.name).write_text(str(seconds))
 
     def idle(self) -> int:
         """Wait until nothing runs; how many jobs there have been."""
@@ -127,6 +134,48 @@ def test_a_killed_slurm_job_is_submitted_again(real: Real, whole: Path, cluster:
     done = real.run("killed", watch=real.at_round(1, kill, gate="site-2"))
     same(whole, done.folder)
     assert len(cluster.jobs()) == before + 2
+
+
+def test_a_run_waits_for_its_place_in_the_queue(real: Real, whole: Path, cluster: Cluster) -> None:
+    """For longer than a process of a run may be silent."""
+    cluster.idle()
+    cluster.pending(SILENCE + 15)
+    told: list[str] = []
+    try:
+        done = real.run("queued", watch=lambda event: told.append(event.message or ""))
+    finally:
+        cluster.pending(1)
+    assert not any(SUBMITTED_AGAIN in one for one in told)
+    same(whole, done.folder)
+
+
+@pytest.mark.parametrize(("seconds", "jobs"), [(3600, 2), (-1, 1)])
+def test_a_site_that_waits_in_vain_is_named(
+    real: Real, whole: Path, cluster: Cluster, seconds: float, jobs: int
+) -> None:
+    """For its place, for as long as its own file says, or for one that takes no job at all."""
+    before, file = cluster.idle(), real.files[SITE]
+    own, named = file.read_text(), list[str]()
+
+    def watch(event: Event) -> None:
+        if event.message == gone_from([SITE]) and not named:
+            named.append(event.message)
+            cluster.pending(1)
+
+    file.write_text(f"{own}starts_within = 10\n")
+    setup_site(real.kit(SITE), file)
+    cluster.pending(seconds)
+    try:
+        done = real.run(f"in-vain-{jobs}", watch=watch)
+    finally:
+        cluster.pending(1)
+        file.write_text(own)
+        setup_site(real.kit(SITE), file)
+    assert named
+    same(whole, done.folder)
+    cluster.idle()
+    made = cluster.jobs()[before:]
+    assert [job["state"] for job in made] == [*["CANCELLED"] * (jobs - 1), "COMPLETED"]
 
 
 def test_a_run_through_slurm_has_the_numbers_of_one_machine(

@@ -37,7 +37,7 @@ from confide.federation.memory import as_array
 from confide.federation.messages import Arrays, carries, encode, forms_of
 from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.federation.steps import Step, WireRow, wire_table
-from confide.flare.kit import SERVER
+from confide.flare.kit import OUTCOME, SERVER
 from confide.flare.peers import Card, Signer
 from confide.methods import Expecting, answered_in, method_named
 from confide.recipes import settings_file
@@ -383,7 +383,6 @@ def seal_facts(
 # same files, and no others, from the download.
 
 
-OUTCOME = "outcome.json"
 FILES = ("environment.json", "ledger.jsonl", OUTCOME, "result.json")
 """The files of a run, or of one site's part of it. The result comes last, since it marks the run as
 finished. The settings do not travel: they are the lead's own."""

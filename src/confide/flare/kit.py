@@ -267,8 +267,6 @@ CLASSES = (
 HEARTBEAT_EVERY = 5
 HEARTBEAT_TIMEOUT = 25
 """Seconds between a site's heartbeats, and without one until the server counts it as gone."""
-STARTS_WITHIN = 1800.0
-"""Seconds until the process of a run must have started at a site: a cluster may let it wait."""
 MESSAGE_TIMEOUT = 10.0
 """Seconds that a site waits for the answer to a heartbeat."""
 
@@ -277,6 +275,16 @@ LARGEST = MOST_BYTES + 64 * 2**20
 
 STORE = Path("store")
 """The folder in the server's kit for submissions and their outcomes."""
+
+
+OUTCOME = "outcome.json"
+"""How a submission ended: in the run's folder, and in what FLARE keeps of the submission."""
+SUBMITTED_AGAIN = "submitted again"
+
+
+def gone_from(sites: Sequence[str]) -> str:
+    """Why a run is submitted again: the process of the run at these sites has ended."""
+    return f"{', '.join(sites)}: the process of the run is gone; {SUBMITTED_AGAIN}"
 
 
 LAUNCHERS = {
@@ -301,7 +309,7 @@ def write_policies(folder: Path, kind: Kind, *, launcher: LauncherTable | None =
             held = decode_json(data)
             if file.name == "resources.json":
                 (part,) = [one for one in held["components"] if one["id"] == "process_launcher"]
-                given = launcher.model_dump(exclude={"by"}, exclude_defaults=True)
+                given = launcher.model_dump(exclude={"by", "starts_within"}, exclude_defaults=True)
                 part |= {"path": LAUNCHERS[launcher.by], "args": {"kit": str(folder), **given}}
             elif file.name == "comm_config.json":
                 port = {"port": launcher.port} if launcher.by == "slurm" else {}

@@ -57,12 +57,14 @@ class SiteGuards(tables.GuardsTable):
 
 
 _KEYS_OF = {
-    "process": (),
-    "slurm": ("image", "host", "port", "sbatch", "gpus", "cpus", "memory"),
-    "docker": ("gpus", "cpus", "memory"),
-    "k8s": ("gpus", "cpus", "memory"),
+    "process": ("starts_within",),
+    "slurm": ("image", "host", "port", "sbatch", "gpus", "cpus", "memory", "starts_within"),
+    "docker": ("gpus", "cpus", "memory", "starts_within"),
+    "k8s": ("gpus", "cpus", "memory", "starts_within"),
 }
 """The launchers, and what else may be said of each."""
+_STARTS_WITHIN = {"process": 120, "slurm": 1800, "docker": 120, "k8s": 1800}
+"""Seconds until the process of a run must have started: a cluster lets it wait."""
 _SBATCH = ("partition", "account", "qos", "time", "constraint", "reservation")
 
 
@@ -71,7 +73,8 @@ class LauncherTable(Table):
 
     `gpus`, `cpus` and `memory` are what it asks for; 0 or nothing leaves that to the place. Under
     Slurm, `sbatch` holds options of that command, `image` is an Apptainer image to run in, and a
-    compute node reaches the site's own process at `host` and `port`.
+    compute node reaches the site's own process at `host` and `port`. `starts_within` are the
+    seconds until the process must have started, with all that it waits for.
     """
 
     by: Literal["process", "slurm", "docker", "k8s"] = "process"
@@ -82,6 +85,12 @@ class LauncherTable(Table):
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     cpus: Annotated[int, Field(ge=0, le=4096)] = 0
     memory: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,5}(Mi|Gi|Ti))?$")] = ""
+    starts_within: Annotated[int, Field(ge=0, le=604_800)] = 0
+
+    @property
+    def patience(self) -> int:
+        """`starts_within`, or what suits the place."""
+        return self.starts_within or _STARTS_WITHIN[self.by]
 
     @model_validator(mode="after")
     def _fits(self) -> LauncherTable:

@@ -10,7 +10,9 @@ import json
 import socket
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
+from threading import Event
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,12 +27,15 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_launcher_spec import JobProcessArgs
 from nvflare.apis.workspace import Workspace
 from nvflare.app_opt.job_launcher.slurm import batch
+from nvflare.fuel.common.exit_codes import ProcessExitCode
+from nvflare.private.fed.client.client_status import ClientStatus
 
 from confide.errors import KitError, SettingsError
-from confide.flare.kit import STARTS_WITHIN, Kit, write_policies
-from confide.flare.nvidia import launchers, processes
+from confide.flare.kit import Kit, write_policies
+from confide.flare.nvidia import launchers, processes, watch
 from confide.flare.nvidia.components import SILENCE, ConfideController
 from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.nvidia.watch import StatusWriter
 from confide.settings import dump_site, load_site
 from confide.settings.sitefile import LauncherTable, parse_site
 
@@ -142,7 +147,10 @@ def test_what_a_launcher_needs_must_be_there(kit: Kit, monkeypatch: pytest.Monke
         choose(kit, by="slurm", image="/none.sif")
     for wrong, said in (
         ({"by": "ssh"}, "'process', 'slurm', 'docker' or 'k8s'"),
-        ({"by": "docker", "image": "/x.sif"}, "takes no image; it takes gpus, cpus, memory"),
+        (
+            {"by": "docker", "image": "/x.sif"},
+            "takes no image; it takes gpus, cpus, memory, starts_within",
+        ),
         ({"gpus": 1}, "by = 'process' takes no gpus"),
         ({"by": "slurm", "sbatch": {"wrap": "x"}}, "sbatch takes partition, .* not wrap"),
         ({"by": "slurm", "sbatch": {"time": "1 --wrap=x"}}, "a name without spaces"),
@@ -288,9 +296,9 @@ def test_a_container_of_a_run_is_like_the_sites_without_dockers_socket(
     assert (said["nano_cpus"], said["mem_limit"]) == (3 * 10**9, 4 * 2**30)
     assert said["device_requests"][0]["Count"] == 2
     monkeypatch.setattr(docker.types, "Mount", lambda **given: 1 / 0)
-    launcher = built(kit)
-    with pytest.raises(ZeroDivisionError):
-        launcher.launch_job(dict(HOSTILE), context(kit))
+    handle = built(kit).launch_job(dict(HOSTILE), context(kit))
+    handle.wait()  # so FLARE tells the server whose it was
+    assert handle.poll() == ProcessExitCode.INFRASTRUCTURE_ERROR
     assert "cannot be started: division by zero" in caplog.text
     own["NetworkSettings"]["Networks"]["another"] = {"IPAddress": "10.0.0.1"}
     with pytest.raises(KitError, match="exactly one network"):
@@ -403,12 +411,65 @@ def test_a_pod_of_a_run_is_one_to_kubernetes(kit: Kit, monkeypatch: pytest.Monke
     checked.validate(rendered_pod(kit, monkeypatch)[1], "1.30", strict=True)
 
 
-def test_a_process_that_waits_for_its_place_is_not_lost() -> None:
+def test_a_process_that_waits_for_its_place_is_not_lost(tmp_path: Path) -> None:
+    """As long as the site's own process, which knows how long it may take, is connected."""
+    made = create_consortium("trial", sites=["north"], host="localhost", out=tmp_path / "trial")
+    server = made.kit("server")
+
+    def told(*runs: str, token: str = "a") -> None:
+        held = StatusWriter()
+        engine = SimpleNamespace(
+            client_manager=SimpleNamespace(disabled_clients=set()),
+            get_clients=lambda: [SimpleNamespace(name="north", token="a", last_connect_time=1.0)],
+            server=SimpleNamespace(_job_reported_clients={run: {token} for run in runs}),
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(server.path)
+            patch.setattr(StatusWriter, "engine", engine)
+            held._note(connected=True)
+
     controller = ConfideController("r", "", ["north"], "")
-    controller._begun -= SILENCE + 1
+    controller._starting = partial(processes.waited_for, server, JOB)
     assert controller._gone("north") is None
+    controller._begun -= SILENCE + 1
+    assert controller._gone("north") == "lost"
+    told(JOB, "another")
+    assert controller._gone("north") is None
+    told(JOB, token="of the process that the site had before")
+    assert controller._gone("north") == "lost"
+    told("another")
+    assert controller._gone("north") == "lost"
+    told(JOB)
     controller._heard["north"] = controller._begun
     assert controller._gone("north") == "lost"
-    del controller._heard["north"]
-    controller._begun -= STARTS_WITHIN
-    assert controller._gone("north") == "lost"
+
+
+def test_a_process_that_does_not_start_in_time_is_ended(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site of which nothing is said waits two minutes, one of a cluster half an hour."""
+    monkeypatch.chdir(kit.path)
+    ended, now = Event(), 1000.0
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
+    run = {"_status": ClientStatus.STARTING, "_job_launcher": SimpleNamespace(terminate=ended.set)}
+    executor = SimpleNamespace(run_processes={JOB: run})
+    monkeypatch.setattr(StatusWriter, "engine", SimpleNamespace(client_executor=executor))
+    commands(kit.path / "bin", monkeypatch)
+    for launcher, within in (
+        ({}, 120), ({"starts_within": 30}, 30), ({"by": "slurm"}, 1800),
+        ({"by": "slurm", "starts_within": 86_400}, 86_400),
+    ):  # fmt: skip
+        choose(kit, **launcher)
+        seen = StatusWriter()
+        seen._end_unstarted()
+        now += within
+        seen._end_unstarted()
+        assert not ended.is_set()
+        now += 1
+        seen._end_unstarted()
+        assert ended.wait(10)
+        ended.clear()
+    run["_status"] = ClientStatus.STARTED
+    now += 10**6
+    seen._end_unstarted()
+    assert not seen._starting

@@ -223,10 +223,13 @@ def test_the_probe_names_what_is_wrong(founded):
     assert "cannot resolve" in service.connection_problem(nowhere)
 
 
+NO_RUNS = SimpleNamespace(run_processes={})
+
+
 def _watched(*events: str, token: str | None = None) -> dict[str, object]:
     """What a site's kit (the folder we are in) says after these events of its process."""
     context = SimpleNamespace(
-        get_engine=lambda: SimpleNamespace(get_all_job_ids=list),
+        get_engine=lambda: SimpleNamespace(get_all_job_ids=list, client_executor=NO_RUNS),
         get_prop=lambda name: token if name == FLContextKey.CLIENT_TOKEN else None,
     )
     seen = watch.StatusWriter()
@@ -315,7 +318,9 @@ def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_
     monkeypatch.chdir(kit.path)
     monkeypatch.setattr(watch.StatusWriter, "registered", True)
     runs, left, said = ["one"], threading.Event(), []
-    engine = SimpleNamespace(get_all_job_ids=lambda: runs, shutdown=left.set)
+    engine = SimpleNamespace(
+        get_all_job_ids=lambda: runs, shutdown=left.set, client_executor=NO_RUNS
+    )
     monkeypatch.setattr(watch.StatusWriter, "engine", engine)
     monkeypatch.setattr(watch._LOG, "warning", lambda form, *given: said.append(form % given))
     seen = watch.StatusWriter()

@@ -18,7 +18,8 @@ step, a round and who: when the site is asked that, its process kills itself wit
 before that its resident one if who is "site". A file KIT.hold names a step and a round: when the
 site is asked that, it makes KIT.held, and waits until KIT.hold is gone. SILENCE are the seconds
 after which a silent process counts as lost. While a file KIT.disk holds the system's number of an
-error, every file that the kit opens to write in a site's memory fails with it.
+error, every file that the kit opens to write in a site's memory fails with it. While a file
+KIT.unborn says "dies" or "hangs", a process of a run does that as soon as it is started.
 
 With PARTS messages of more than that many bytes are fetched in parts of half as many. KIT.parts in
 GATES then has a line for each part that the kit was asked for; and where there is a file
@@ -106,6 +107,14 @@ def _perhaps(place: str, *_: Any) -> None:
         raise ValueError(text)
 
 
+def _never_start_when_told() -> None:
+    told = GATES / f"{KIT}.unborn"
+    if told.exists():
+        if told.read_text() == "dies":
+            os._exit(3)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def _wait_when_told() -> None:
     from confide.flare.site import SiteHome
 
@@ -183,6 +192,7 @@ if "CONFIDE_KIT" in os.environ:
             _fail_when_told()
     if "GATES" in os.environ and job:
         GATES = Path(os.environ["GATES"])
+        _never_start_when_told()
         _wait_when_told()
         _spoil_the_disk_when_told()
     runner = any("runner_process" in word for word in sys.orig_argv)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nvflare.apis.event_type import EventType
@@ -28,8 +28,8 @@ from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.files import Tree, path_inside, private_folder
 from confide.flare.agreements import SITE_FILE
-from confide.flare.joining import OUTCOME, TOPIC, EventBuffer, collect
-from confide.flare.kit import SERVER, STARTS_WITHIN, Kit, Submission, open_kit
+from confide.flare.joining import TOPIC, EventBuffer, collect
+from confide.flare.kit import OUTCOME, SERVER, Kit, Submission, gone_from, open_kit
 from confide.flare.nvidia import engine, processes, service
 from confide.flare.peers import open_signer
 from confide.flare.server import Conductor, server_evidence
@@ -137,6 +137,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         self._begun = time.monotonic()
         self._absent: frozenset[str] = frozenset()
         self._unable: frozenset[str] = frozenset()
+        self._starting: Callable[[], set[str]] = set
 
     def set_communicator(self, communicator: WFCommServer) -> None:
         """Listen to every heartbeat of a site's process, and let nobody else end the run.
@@ -202,6 +203,8 @@ class ConfideController(Controller):  # type: ignore[misc]
         try:
             kit = open_kit(root, "server")
             self._unable = self._absent & processes.heard_from(kit)
+            submission = fl_ctx.get_job_id()
+            self._starting = functools.partial(processes.waited_for, kit, submission)
             evidence = server_evidence(kit, **order.model_dump())
             conductor = Conductor(
                 order.run,
@@ -218,7 +221,9 @@ class ConfideController(Controller):  # type: ignore[misc]
         except EngineError:
             return False  # FLARE ended it, or a site is back
         except QuorumError as error:
-            if any(fault.code in ("absent", "lost") for fault in error.faults):
+            gone = [fault.site for fault in error.faults if fault.code in ("absent", "lost")]
+            if gone:
+                self._events.again(gone_from(gone))
                 return False
             self._events.fail(error)
         except ConfideError as error:
@@ -232,7 +237,9 @@ class ConfideController(Controller):  # type: ignore[misc]
         if site in self._absent:
             return "absent"
         heard, now = self._heard.get(site), time.monotonic()
-        silent = now - self._begun > STARTS_WITHIN if heard is None else now - heard > SILENCE
+        silent = now - (self._begun if heard is None else heard) > SILENCE
+        if silent and heard is None and site in self._starting():
+            return None  # how long it may wait for its place, the site knows
         return "lost" if silent else None
 
     def _recheck(self, kit: Kit, sites: Sequence[str]) -> None:

@@ -43,6 +43,7 @@ from nvflare.app_opt.job_launcher.k8s_launcher import (
 from nvflare.app_opt.job_launcher.slurm import ClientSlurmJobLauncher
 from nvflare.app_opt.job_launcher.slurm.config import BindMount
 from nvflare.app_opt.job_launcher.study_runtime import StudyRuntime
+from nvflare.fuel.common.exit_codes import ProcessExitCode
 from nvflare.utils.job_launcher_utils import (
     get_client_job_args,
     get_credential_env,
@@ -52,7 +53,7 @@ from nvflare.utils.job_launcher_utils import (
 from confide.errors import EngineError, KitError
 from confide.files import Tree
 from confide.flare.agreements import COUNT_FILE, SITE_FILE
-from confide.flare.kit import STARTS_WITHIN, Kit
+from confide.flare.kit import Kit
 from confide.settings import load_site
 from confide.settings.sitefile import SiteFile
 
@@ -114,8 +115,22 @@ def _module(fl_ctx: FLContext) -> str:
     return str(fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)[JobProcessArgs.EXE_MODULE][1])
 
 
+class _Failed(JobHandleSpec):  # type: ignore[misc]
+    """Stands for a process that could not be started: it ended at once."""
+
+    def terminate(self) -> None:
+        """There is nothing to end."""
+
+    def poll(self) -> int:
+        """How it ended, in FLARE's words."""
+        return int(ProcessExitCode.INFRASTRUCTURE_ERROR)
+
+    def wait(self) -> None:
+        """Do not wait."""
+
+
 class Launcher(JobLauncherSpec, ABC):  # type: ignore[misc]
-    """Starts the process of a run, and tells the site's own log why it cannot."""
+    """Starts the process of a run; the site's own log says why it cannot, the server that."""
 
     def launch_job(self, job_meta: Tree, fl_ctx: FLContext) -> JobHandleSpec:
         """FLARE's name for `start`."""
@@ -123,7 +138,7 @@ class Launcher(JobLauncherSpec, ABC):  # type: ignore[misc]
             return self.start(job_meta, fl_ctx)
         except Exception as error:
             self.logger.error("the process of a run cannot be started: %s", error)
-            raise
+            return _Failed()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """When the site's own process starts, end what an earlier one left."""
@@ -189,7 +204,7 @@ class SlurmLauncher(Launcher, ClientSlurmJobLauncher):  # type: ignore[misc]
             setup="umask 077",
             parent_host=host or socket.gethostname(),
             poll_interval=5.0,
-            pending_timeout=STARTS_WITHIN,
+            pending_timeout=10**9,  # `watch` ends it
         )
         wanted = {"num_of_gpus": gpus, "num_of_cpus": cpus, "memory": memory}
         self._wanted = {name: one for name, one in wanted.items() if one}
@@ -383,7 +398,7 @@ class PodLauncher(Launcher, ClientK8sJobLauncher):  # type: ignore[misc]
                 "resources": {"requests": asked, "limits": asked},
             },
             namespace=self.namespace,
-            pending_timeout=STARTS_WITHIN,
+            pending_timeout=None,  # `watch` ends it
             python_path=sys.executable,
             pod_name=name,
             pod_manifest_template=template,

@@ -26,7 +26,15 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.secure.messages import colluders, threshold
 from confide.flare import joining
 from confide.flare.agreements import ALONE
-from confide.flare.kit import CLASSES, Kit, connection_problem, expiry_message, open_kit
+from confide.flare.kit import (
+    CLASSES,
+    OUTCOME,
+    SUBMITTED_AGAIN,
+    Kit,
+    connection_problem,
+    expiry_message,
+    open_kit,
+)
 from confide.flare.nvidia.connecting import connect_safely
 from confide.flare.peers import Signer, open_signer
 from confide.flare.proxies import of_environment
@@ -54,7 +62,7 @@ However long an ask is, its parts are small (`processes.LINK`)."""
 SENT_WITHIN = 60.0
 """Seconds before a site resends a reply that got lost: enough for the 1 MiB still under way when
 the last part was handed over, and for the server to take it."""
-LOST = "the engine lost the run; submitted again"
+LOST = f"the engine lost the run; {SUBMITTED_AGAIN}"
 NOT_IN = "{}: not connected, so not in this run: under masks no site joins later"
 COMES_BACK = 30.0
 """Seconds to wait for sites that are away before a run that can do without them is submitted again.
@@ -515,7 +523,7 @@ class _Follower:
             if vain == ATTEMPTS:
                 raise EngineError(
                     f"the engine ended the run {ATTEMPTS} times without completing a round",
-                    got=printable(outcome.get("status")),
+                    got=printable(outcome.get("why") or outcome.get("status")),
                     fix="look at the server's and the sites' logs, then continue with --resume",
                 )
             said = printable(outcome.get("why") or LOST)
@@ -620,11 +628,11 @@ class _Follower:
         """Bring back what a submission left; the state of the run, if the server left it."""
         with tempfile.TemporaryDirectory() as folder:
             left = self.session.download(submission, Path(folder))
-            found = sorted(left.rglob(joining.OUTCOME)) if left else []
-            if not found or not files.is_regular(found[0]):
-                return {}
-            with files.open_regular(found[0]) as file:
-                outcome = joining.read_outcome(file.read(joining.MOST_OUTCOME))
+            found = sorted(filter(files.is_regular, left.rglob(OUTCOME))) if left else []
+            outcome: files.Tree = {}
+            for path in reversed(found):  # the run's own comes last; the server may say who left it
+                with files.open_regular(path) as file:
+                    outcome |= joining.read_outcome(file.read(joining.MOST_OUTCOME))
             if outcome.get("state") in ("finished", "failed"):
                 joining.bring_home(found[0].parent, self.folder.path)
         return outcome

@@ -197,6 +197,14 @@ def heard_from(kit: Kit) -> set[str]:
     return {site for site, at in _state(kit).get("sites", {}).items() if _just(at)}
 
 
+def waited_for(kit: Kit, submission: str) -> set[str]:
+    """The connected sites that have a process of this submission, by the server's kit.
+
+    It may have started, or wait for its place.
+    """
+    return set(_state(kit).get("starting", {}).get(submission, ()))
+
+
 def _just(at: float) -> bool:
     """True if this moment is less than a heartbeat away; a clock set back leaves some to come."""
     return abs(time.time() - at) < HEARTBEAT_TIMEOUT
@@ -241,7 +249,7 @@ def _check(kit: Kit) -> LauncherTable | None:
         raise kits.no_engine()
     if expired := kits.expiry_message(kit):
         raise KitError(expired, where=str(kit.path))
-    site = _own_file(kit)
+    site = own_file(kit)
     if site is None:
         return None
     unlock([Path(site.key)], ask=False)  # a site's processes have no terminal to ask at
@@ -254,7 +262,7 @@ def _check(kit: Kit) -> LauncherTable | None:
     return site.launcher
 
 
-def _own_file(kit: Kit) -> SiteFile | None:
+def own_file(kit: Kit) -> SiteFile | None:
     """A site's own file; None before it is set up, and of a server.
 
     Raises SettingsError: without the file it is not known whether the site has a proxy.
@@ -265,7 +273,7 @@ def _own_file(kit: Kit) -> SiteFile | None:
 
 def _own_proxy(kit: Kit) -> Proxy | None:
     """The site's proxy, if it has one. Raises SettingsError."""
-    site = _own_file(kit)
+    site = own_file(kit)
     return None if site is None else site.way_out
 
 

@@ -8,6 +8,8 @@ cannot look into it, restart it or turn up its log.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import re
@@ -20,7 +22,16 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from confide.flare.kit import HEARTBEAT_EVERY, SERVER, Kit, open_kit, organisation
+from confide.files import write_atomically
+from confide.flare.kit import (
+    HEARTBEAT_EVERY,
+    OUTCOME,
+    SERVER,
+    Kit,
+    gone_from,
+    open_kit,
+    organisation,
+)
 from confide.flare.nvidia.processes import lock_kit
 
 # --- Logs of a resident process
@@ -132,6 +143,31 @@ NEEDED = (
 """The server's commands that a site accepts. It answers others with "invalid"."""
 
 
+def say_whose_process_ended() -> None:
+    """At the server, leave with a submission whose process ended it; FLARE keeps that to its log.
+
+    The process of the run may not be there yet.
+    """
+    from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
+    from nvflare.private.fed.server import fed_server
+
+    end = fed_server.FederatedServer.process_job_failure
+
+    def noted(server: Any, request: Any) -> Any:
+        site = server.client_manager.clients.get(request.get_header(CellMessageHeaderKeys.TOKEN))
+        said = request.payload if isinstance(request.payload, dict) else {}
+        run, failed = said.get(JobFailureMsgKey.JOB_ID), said.get(JobFailureMsgKey.REASON)
+        goes_on = isinstance(run, str) and run in server.engine.run_processes
+        pending = server.engine.job_runner.is_client_outcome_pending
+        if site and failed and isinstance(run, str) and goes_on and pending(run, site.name):
+            data = json.dumps({"state": "running", "why": gone_from([site.name])}).encode()
+            with contextlib.suppress(OSError):
+                write_atomically(Path.cwd() / run / OUTCOME, data)
+        return end(server, request)
+
+    fed_server.FederatedServer.process_job_failure = noted
+
+
 _signals: list[int] = []
 """The signals that asked this process to end; no Event, for whose lock a handler could wait."""
 
@@ -172,6 +208,7 @@ def run_service(path: str) -> None:
 def _flare(kit: Kit) -> ModuleType:
     """FLARE's module for this kind of kit, with a site's commands cut down to `NEEDED`."""
     if kit.kind == SERVER:
+        say_whose_process_ended()
         return import_module("nvflare.private.fed.app.server.server_train")
     from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 

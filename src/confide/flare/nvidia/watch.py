@@ -16,11 +16,14 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, RunProcessKey, SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.private.fed.client.client_status import ClientStatus
 
-from confide.errors import KitError
+from confide.errors import ConfideError, KitError
 from confide.files import stamp_of, write_atomically
 from confide.flare.kit import MESSAGE_TIMEOUT, expiry_message, open_kit
+from confide.flare.nvidia import processes
 from confide.flare.nvidia.processes import REVOKED, STATE, read_revoked
+from confide.settings.sitefile import LauncherTable
 
 _LOG = logging.getLogger(__name__)
 KNOCKS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED)
@@ -87,6 +90,7 @@ class StatusWriter(FLComponent):  # type: ignore[misc]
         self._unanswered = False
         self._revocations = RevocationWatch(Path.cwd() / REVOKED)
         self._runs_at_end: set[str] | None = None
+        self._starting: dict[str, float] = {}
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note what happened."""
@@ -107,6 +111,7 @@ class StatusWriter(FLComponent):  # type: ignore[misc]
                 self._note(connected=False, refused=True)
             self._asked, self._unanswered = time.monotonic(), True
             self._look_at_certificate()
+            self._end_unstarted()
         elif event_type == EventType.AFTER_CLIENT_HEARTBEAT:
             self._unanswered = False
             self._note(connected=self._answered(fl_ctx))
@@ -130,6 +135,31 @@ class StatusWriter(FLComponent):  # type: ignore[misc]
             StatusWriter.registered = False
             threading.Thread(target=StatusWriter.engine.shutdown, daemon=True).start()
 
+    def _end_unstarted(self) -> None:
+        """End processes of runs that have not started in time, as the site's own file says.
+
+        FLARE tells the server, as of any process that ended.
+        """
+        now, held = time.monotonic(), dict(StatusWriter.engine.client_executor.run_processes)
+        self._starting = {
+            run: self._starting.get(run, now)
+            for run, one in held.items()
+            if one[RunProcessKey.STATUS] == ClientStatus.STARTING
+        }
+        if not self._starting:
+            return
+        try:
+            site = processes.own_file(open_kit(Path.cwd()))
+        except ConfideError:
+            return  # a file that cannot be read is reported elsewhere
+        within = (LauncherTable() if site is None else site.launcher).patience
+        for run, since in self._starting.items():
+            if now - since > within:
+                self._starting[run] = now
+                _LOG.error("the process of a run has not started within %d s: ended", within)
+                end = held[run][RunProcessKey.JOB_HANDLE].terminate
+                threading.Thread(target=end, daemon=True).start()
+
     def _ended(self) -> str:
         try:
             return expiry_message(open_kit(Path.cwd()))
@@ -151,6 +181,8 @@ class StatusWriter(FLComponent):  # type: ignore[misc]
         self._noted = time.monotonic()
         manager = getattr(StatusWriter.engine, "client_manager", None)  # only a server has one
         known = StatusWriter.engine.get_clients() if manager else ()
+        reported = StatusWriter.engine.server._job_reported_clients if manager else {}
+        names = {site.token: site.name for site in known}
         state = {
             "pid": os.getpid(),
             "at": time.time(),
@@ -159,6 +191,10 @@ class StatusWriter(FLComponent):  # type: ignore[misc]
             "runs": len(StatusWriter.engine.get_all_job_ids()) if not manager and connected else 0,
             "sites": {site.name: site.last_connect_time for site in known},
             "revoked": sorted(manager.disabled_clients) if manager else [],
+            "starting": {
+                run: [names[token] for token in list(tokens) if token in names]
+                for run, tokens in list(reported.items())
+            },
         }
         with contextlib.suppress(OSError):  # on a full disk the file grows old, which `status` sees
             write_atomically(Path.cwd() / STATE, json.dumps(state).encode())
