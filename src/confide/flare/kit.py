@@ -278,7 +278,7 @@ STORE = Path("store")
 
 
 OUTCOME = "outcome.json"
-"""How a submission ended: in the run's folder, and in what FLARE keeps of the submission."""
+"""The outcome of a submission: in the run's folder, and in what FLARE keeps of it."""
 SUBMITTED_AGAIN = "submitted again"
 
 

@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
+from nvflare.private.fed.server.fed_server import FederatedServer
 
 from cases import each
 from confide.cli import sites
@@ -41,6 +42,7 @@ from confide.flare.kit import Consortium, Kit, open_kit
 from confide.flare.nvidia import processes, watch
 from confide.flare.nvidia.consortium import add_site, create_consortium
 from confide.flare.nvidia.processes import status
+from confide.flare.nvidia.service import say_whose_process_ended
 from flare.ports import free_port
 from flare.residents import start, stop
 from flare.waiting import PATIENCE, until
@@ -347,6 +349,44 @@ def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_
     left.clear()
     beat()
     assert not left.is_set() and len(said) == 1
+
+
+def test_the_server_notes_whose_process_ended_a_submission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only of a run that goes on, and of one of its sites: whatever else a site reports."""
+    ended: list[object] = []
+    monkeypatch.setattr(
+        FederatedServer, "process_job_failure", lambda _, asked: ended.append(asked)
+    )
+    monkeypatch.chdir(tmp_path)
+    say_whose_process_ended()
+    (tmp_path / "one").mkdir()
+    runner = SimpleNamespace(is_client_outcome_pending=lambda run, name: name != "south")
+    server = SimpleNamespace(
+        client_manager=SimpleNamespace(
+            clients={name: SimpleNamespace(name=name) for name in ("north", "south")}
+        ),
+        engine=SimpleNamespace(run_processes={"one": {}}, job_runner=runner),
+    )
+
+    def reported(token: object, said: object) -> str:
+        asked = SimpleNamespace(payload=said, get_header=lambda _: token)
+        FederatedServer.process_job_failure(server, asked)
+        assert ended.pop() is asked, "FLARE does what it does"
+        (found,) = [one.read_text() for one in tmp_path.rglob("*.json")] or [""]
+        return found
+
+    failed = {"job_id": "one", "code": 104, "reason": "infrastructure error"}
+    for token, said in (
+        ("stranger", failed), ("south", failed), ("north", failed | {"reason": None}),
+        ("north", failed | {"job_id": ".."}), ("north", failed | {"job_id": ["one"]}),
+        ("north", "one"), (None, None),
+    ):  # fmt: skip
+        assert not reported(token, said)
+    assert json.loads(reported("north", failed)) == {
+        "state": "running", "why": "north: the process of the run is gone; submitted again"
+    }  # fmt: skip
 
 
 # --- real processes -------------------------------------------------------------------------

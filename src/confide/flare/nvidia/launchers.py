@@ -122,7 +122,7 @@ class _Failed(JobHandleSpec):  # type: ignore[misc]
         """There is nothing to end."""
 
     def poll(self) -> int:
-        """How it ended, in FLARE's words."""
+        """Say so, in FLARE's words."""
         return int(ProcessExitCode.INFRASTRUCTURE_ERROR)
 
     def wait(self) -> None:

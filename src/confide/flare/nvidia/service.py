@@ -153,17 +153,17 @@ def say_whose_process_ended() -> None:
 
     end = fed_server.FederatedServer.process_job_failure
 
-    def noted(server: Any, request: Any) -> Any:
-        site = server.client_manager.clients.get(request.get_header(CellMessageHeaderKeys.TOKEN))
-        said = request.payload if isinstance(request.payload, dict) else {}
+    def noted(server: Any, asked: Any) -> Any:
+        site = server.client_manager.clients.get(asked.get_header(CellMessageHeaderKeys.TOKEN))
+        said = asked.payload if isinstance(asked.payload, dict) else {}
         run, failed = said.get(JobFailureMsgKey.JOB_ID), said.get(JobFailureMsgKey.REASON)
-        goes_on = isinstance(run, str) and run in server.engine.run_processes
-        pending = server.engine.job_runner.is_client_outcome_pending
-        if site and failed and isinstance(run, str) and goes_on and pending(run, site.name):
+        runs, pending = server.engine.run_processes, server.engine.job_runner
+        ours = isinstance(run, str) and run in runs  # and so a plain name
+        if site and failed and ours and pending.is_client_outcome_pending(run, site.name):
             data = json.dumps({"state": "running", "why": gone_from([site.name])}).encode()
             with contextlib.suppress(OSError):
-                write_atomically(Path.cwd() / run / OUTCOME, data)
-        return end(server, request)
+                write_atomically(Path.cwd() / str(run) / OUTCOME, data)
+        return end(server, asked)
 
     fed_server.FederatedServer.process_job_failure = noted
 
