@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,19 +23,23 @@ from cases import each
 from confide import files
 from confide.errors import QuorumError, RunError, SettingsError
 from confide.federation.comparing import compare_ledgers
+from confide.federation.engines import SequentialEngine
 from confide.federation.failures import Refusal
 from confide.federation.ledger import Ledger, read_lines
 from confide.federation.messages import FieldSize
+from confide.federation.secure.steps import GREET, MEET
+from confide.federation.steps import Delivery
 from confide.flare.courier import CourierSite, begin, begun_in, copy_to, go_on
 from confide.flare.envelope import MAGIC, MOST_FILE, Head, Part, write_envelope
 from confide.flare.kit import Consortium, Kit, open_kit
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.peers import open_signer
 from confide.flare.sitekit import agree_to, settings_asked, setup_site, withdraw_from
+from confide.jobs.personalise import personalise
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
-from contract.runs import differences, states
+from contract.runs import differences, states, use_engine
 from flare.homes import as_toml, write_site_files
 from flare.test_conducting import numbers
 
@@ -107,8 +113,46 @@ class Trip:
         return found
 
 
-def same_as_on_one_machine(trip: Trip) -> None:
-    run(trip.settings, out=trip.folder / "one")
+def exchanges(settings: Settings, out: Path) -> Counter[int]:
+    """By round, the exchanges of files that a run takes: as often as its sites are asked on one
+    machine. `join` travels with what comes first, `leave` and `close` with what comes last."""
+    found: Counter[int] = Counter()
+
+    class Counting(SequentialEngine):
+        def deliver(
+            self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        ) -> Iterator[Delivery]:
+            found[0 if step in (GREET.name, MEET.name) else round] += 1
+            yield from super().deliver(step, round, asks=asks, timeout=timeout)
+
+    with pytest.MonkeyPatch.context() as patch:
+        use_engine(patch, Counting)
+        run(settings, out=out)
+    if settings.method == "alone":  # all sites at once
+        found = Counter({n: count // len(settings.site) for n, count in found.items()})
+    return found
+
+
+def test_the_page_says_how_many_exchanges_there_are(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/courier.md").read_text(encoding="utf-8")
+    said = re.findall(r"^\| `([a-z]+)`.* \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    found = []
+    for number, (name, _, _) in enumerate(said):
+        method = {"feded": "feded-tagger", "chain": "chain-bags"}.get(name, name)
+        settings = tiny(tmp_path / str(number), f"method={method}", "rounds=2")
+        by_round = exchanges(settings, tmp_path / str(number) / "run")
+        more = by_round[1]
+        assert by_round[2] == more + 1  # the test text
+        found.append((name, str(by_round[0] + more + 1), str(more)))
+    assert found == said and len(said) == 4
+    settings = tiny(tmp_path, "method=fedavg-linear", "rounds=1")
+    plain = exchanges(settings, tmp_path / "plain")
+    masked = tiny(tmp_path, "method=fedavg-linear", "rounds=1", "federation.sums=masked")
+    assert exchanges(masked, tmp_path / "masked")[1] == plain[1] + 3 * 3  # train, dev, test
+
+
+def same_as_on_one_machine(trip: Trip, *, more: int = 0) -> None:
+    assert trip.trips == exchanges(trip.settings, trip.folder / "one").total() + more
     assert not list(differences(numbers(trip.folder / "one"), numbers(trip.run)))
     assert not list(differences(states(trip.folder / "one"), states(trip.run)))
     for name in trip.names:
@@ -147,12 +191,31 @@ def test_the_numbers_are_those_of_one_machine(
     trip.to_the_end()
     if method != "alone":
         same_as_on_one_machine(trip)
-        return
-    run(trip.settings, out=tmp_path / "one")
-    assert not list(differences(numbers(tmp_path / "one"), numbers(trip.run)))
-    for name in trip.names:
-        found = compare_ledgers(trip.run / "alone" / name, trip.memory(name))
-        assert found.agree and not found.again, found
+    else:
+        assert trip.trips == exchanges(trip.settings, tmp_path / "one").total()
+        assert not list(differences(numbers(tmp_path / "one"), numbers(trip.run)))
+        for name in trip.names:
+            found = compare_ledgers(trip.run / "alone" / name, trip.memory(name))
+            assert found.agree and not found.again, found
+    if method in ("alone", "fedavg-tagger"):  # what `confide personalise` does at each site
+        for name in trip.names:
+            (ours,) = personalise(trip.memory(name), passes=1).values()
+            theirs = personalise(tmp_path / "one", site=name, passes=1)[name]
+            assert (ours.kept, ours.round) == (theirs.kept, theirs.round)
+            for way, one in ours.candidates.items():
+                other = theirs.candidates[way]
+                assert (one.passes, one.dev, one.test) == (other.passes, other.dev, other.test)
+
+
+@pytest.mark.slow
+def test_under_masks_the_numbers_are_those_of_one_machine(
+    tmp_path: Path, founded: Consortium
+) -> None:
+    settings = tiny(tmp_path, "method=fedavg-linear", "rounds=1", "federation.sums=masked")
+    trip = Trip(tmp_path, founded, settings)
+    resident = {name: CourierSite(trip.kits / name, stays=True) for name in trip.names}
+    trip.to_the_end(lambda name, path: resident[name].answer(path, to=trip.usb))
+    same_as_on_one_machine(trip, more=1)  # a sum is over before the sites leave
 
 
 @pytest.mark.slow

@@ -384,22 +384,25 @@ class Conductor:
                 runs.outcome_of(plan, name, sites, ledger=ledger)
             raise
 
-        def ahead(trained: Selected) -> None:
-            with contextlib.suppress(Waiting):
+        def end(trained: Selected) -> None:
+            waiting = None
+            try:
                 _leave(federation, trained, sites=sorted(joined))
+            except Waiting as error:
+                waiting = error
             if self.evidence:
                 _close(federation, ledger, trained, sites=sorted(joined))
+            if waiting is not None:
+                raise waiting
 
         prints = {site: one.fingerprint for site, one in joined.items()}
         attendance = Attendance(prints, federation.take_faults(), self.recheck)
         if runs.sums_of(settings) == "plain":  # a masked sum is not over with the first reply
-            plan = replace(plan, ahead=ahead)
+            plan = replace(plan, ahead=end)
         outcome = runs.outcome_of(plan, name, sites, ledger=ledger, attendance=attendance)
         federation.broadcast = outcome.broadcast
         watch(Event("scores", message="the sites keep their models and count their own errors"))
-        _leave(federation, outcome.trained, sites=sorted(joined))
-        if self.evidence:
-            _close(federation, ledger, outcome.trained, sites=sorted(joined))
+        end(outcome.trained)
         ledger.flush()
         return outcome, joined
 
