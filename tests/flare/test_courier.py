@@ -33,7 +33,7 @@ from confide.flare.courier import CourierSite, begin, begun_in, copy_to, go_on
 from confide.flare.envelope import MAGIC, MOST_FILE, Head, Part, write_envelope
 from confide.flare.kit import Consortium, Kit, open_kit
 from confide.flare.nvidia.consortium import create_consortium
-from confide.flare.peers import open_signer
+from confide.flare.peers import list_peers, open_signer
 from confide.flare.sitekit import agree_to, settings_asked, setup_site, withdraw_from
 from confide.jobs.personalise import personalise
 from confide.runs.run import run
@@ -341,6 +341,9 @@ def test_files_at_a_site_that_are_not_its_next_one_are_refused_by_code(
         file.truncate(MOST_FILE + 1)
     assert code_of(lambda: answer(tmp_path / "huge")) == "file-cut"
     assert code_of(lambda: answer(tmp_path)) == "file-cut"
+    asked = site.question(asks[0])
+    shutil.copy(first[0], tmp_path / "odd")
+    assert code_of(lambda: site.answer(tmp_path / "odd", to=tmp_path, seen=asked)) == "file-foreign"
     before = {path: path.read_bytes() for path in state.rglob("*.*")}
     other = Trip(tmp_path / "other", founded, trip.settings)  # same root, another server
     theirs = other.asks()["site-1"]
@@ -380,6 +383,18 @@ def test_what_a_pinned_server_signs_must_still_be_next_and_whole(
         monkeypatch.setattr("confide.flare.envelope.json", SimpleNamespace(dumps=dumps))
         assert code(2, "") == "file-cut", index
         monkeypatch.undo()
+
+
+def test_a_card_that_somebody_copied_pins_nothing(tmp_path: Path, founded: Consortium) -> None:
+    """A card is no secret: what is pinned is the key that signed the file."""
+    trip = Trip(tmp_path, founded, tiny(tmp_path, "method=fedavg-linear", "rounds=1"))
+    path = trip.asks()["site-1"]
+    (tmp_path / "odd").write_bytes(path.read_bytes()[:-64] + bytes(64))
+    site = trip.site("site-1")
+    assert code_of(lambda: site.answer(tmp_path / "odd", to=tmp_path)) == "bad-signature"
+    assert "server" not in list_peers(trip.kit("site-1")).peers
+    site.answer(path, to=tmp_path)
+    assert "server" in list_peers(trip.kit("site-1")).peers
 
 
 def test_replies_at_the_server_that_are_not_the_next_are_refused_by_code(

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import shutil
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,6 +171,12 @@ def csr_of(name: str, bits: int = 2048) -> str:
     return made.public_bytes(serialization.Encoding.PEM).decode()
 
 
+def of_no_version(der: bytes) -> str:
+    """The request as one of version 6, which there is not."""
+    told = b64encode(der.replace(bytes.fromhex("020100"), bytes.fromhex("020105"), 1)).decode()
+    return f"-----BEGIN CERTIFICATE REQUEST-----\n{told}\n-----END CERTIFICATE REQUEST-----\n"
+
+
 def test_a_request_that_is_not_a_sites_own_is_not_approved(place: Place) -> None:
     held = json.loads(place.asked.read_text())
     long_ago = (NOW - 31 * DAY).isoformat()
@@ -187,6 +194,7 @@ def test_a_request_that_is_not_a_sites_own_is_not_approved(place: Place) -> None
         (resigned(place, csr=csr_of("north", 1024)), "was changed"),
         (resigned(place, csr=forged), "was changed"),
         (resigned(place, csr=held["csr"][:400]), "was changed"),
+        (resigned(place, csr=of_no_version(der)), "was changed"),
         (resigned(place, made=long_ago), "has expired"),
         (resigned(place, made="2999-01-01T00:00:00+00:00"), "has expired"),
         (resigned(place, made=NOW.replace(tzinfo=None).isoformat()), "has expired"),

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import shutil
+import ssl
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
     return made
 
 
+def _changed(pem: str, old: str, new: str) -> str:
+    der = ssl.PEM_cert_to_DER_cert(pem)
+    assert bytes.fromhex(old) in der
+    return ssl.DER_cert_to_PEM_cert(der.replace(bytes.fromhex(old), bytes.fromhex(new)))
+
+
+def of_no_version(pem: str) -> str:
+    """The certificate as one of version 8, which there is not."""
+    return _changed(pem, "a003020102", "a003020107")
+
+
+def of_no_algorithm(pem: str) -> str:
+    """The certificate as one that is signed by an algorithm that nobody knows."""
+    return _changed(pem, "06092a864886f70d01010b", "06092a864886f70d01017f")
+
+
 def test_every_place_believes_the_cards_of_its_consortium_only(
     trial: Consortium, tmp_path: Path
 ) -> None:
@@ -76,6 +93,8 @@ def test_every_place_believes_the_cards_of_its_consortium_only(
         dataclasses.replace(north, certificate=south.certificate),
         dataclasses.replace(north, certificate=""),
         dataclasses.replace(north, certificate=(trial.kit("north").root).read_text()),
+        dataclasses.replace(north, certificate=of_no_version(north.certificate)),
+        dataclasses.replace(north, certificate=of_no_algorithm(north.certificate)),
         dataclasses.replace(north, signature="00" * 256),
         dataclasses.replace(north, signature="nonsense"),
         dataclasses.replace(south, name="north"),

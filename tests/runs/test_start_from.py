@@ -19,6 +19,7 @@ from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.flare.joining import check_suited
 from confide.flare.server import Conductor
+from confide.kinds.agreement import with_new_rows
 from confide.kinds.protocol import ModelSpec
 from confide.kinds.steps import Start, first_weights
 from confide.methods import method_of
@@ -115,6 +116,15 @@ def test_rows_follow_their_words() -> None:
     form = cast(ModelSpec, Words("c", "b", "a"))
     found = first_weights(form, seed=1, start=start)
     assert found["word"][:, 0].tolist() == [10, 11, -2, 13, 12]
+
+
+def test_a_digest_that_a_site_made_up_gives_no_word_another_row() -> None:
+    """One of the old model's, under another key: its rows come behind, and belong to no word."""
+    draw = np.random.default_rng(1)
+    own, old = draw.integers(0, 256, (6, 16), np.uint8), draw.integers(0, 256, (5, 16), np.uint8)
+    assert with_new_rows(own, old) is own
+    lied = np.concatenate([own, old[2:3]])
+    assert np.array_equal(with_new_rows(lied, old), np.concatenate([lied, np.delete(old, 2, 0)]))
 
 
 def later(folder: Path, *overrides: str) -> tuple[Settings, Path]:

@@ -7,6 +7,7 @@ from base64 import b64encode, urlsafe_b64decode
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -59,6 +60,14 @@ def test_tasks_keep_their_places_and_are_ordered_by_their_least_sure_entity() ->
     found = browser().post(f"{STUDIO}/predict", json=sent).json()["results"]
     assert [one["score"] for one in found] == [0.7, None, 1.0, 0.3, None]
     assert [len(one["result"]) for one in found] == [1, 0, 0, 2, 0]
+
+
+def test_all_tasks_that_are_chosen_are_answered_in_one_ask() -> None:
+    sent = asked(*(f"drug{n % 10}" for n in range(1000)))
+    found = browser().post(f"{STUDIO}/predict", json=sent).json()["results"]
+    assert [one["result"][0]["value"]["text"] for one in found] == [f"drug{n % 10}" for n in range(1000)]
+    small = {**sent, "tasks": [{"data": {}}] * 10_001}
+    assert browser().post(f"{STUDIO}/predict", json=small).status_code == 422
 
 
 def everything(documents: list[Document]) -> list[Document]:
@@ -212,6 +221,10 @@ def test_a_wrong_or_hostile_cas_is_refused() -> None:
     for body in bodies:
         found = browser().post(f"{INCEPTION}/predict", json=body)
         assert found.status_code == 422, json.dumps(body)[:300]
+    many = xmi(f"<x>{'<a>bbbbbbb</a>' * 290_000}</x>")
+    begun = process_time()
+    assert browser().post(f"{INCEPTION}/predict", json=to_recommend(many)).status_code == 200
+    assert process_time() - begun < 5, "of 4 MB"
     small = CallerLimits(pad=0, characters=10)
     there = browser(ServedPages(models(small), limits=small))
     assert there.post(f"{INCEPTION}/predict", json=good).status_code == 413

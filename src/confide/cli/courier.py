@@ -149,7 +149,7 @@ def courier_answer(
         _show_question(asked)
         if ask and not screen.confirm("Do this, and write the reply?"):
             raise typer.Exit(1)
-        made = site.answer(path, to=to or path.parent)
+        made = site.answer(path, to=to or path.parent, seen=asked)
         screen.say(f"{made}: {size_in_words(made.stat().st_size)}, for the server", style="bold")
     if watch is None:
         return

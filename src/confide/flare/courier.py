@@ -612,13 +612,14 @@ def new_files(folder: Path, pattern: str, *, every: float) -> Iterator[list[Path
 
 @dataclass(frozen=True)
 class Question:
-    """The question that a file puts to a site: steps with their rounds.
+    """The question that a file (its digest) puts to a site: steps with their rounds.
 
     `lines` is the agreement that the site has beside the one that the run needs, if the file asks
     the site to join; `settings` are those of the run that are not the defaults, line by line.
     """
 
     head: Head
+    file: str
     steps: tuple[tuple[str, int], ...]
     settings: tuple[str, ...] = ()
     method: str = ""
@@ -659,7 +660,8 @@ class CourierSite:
     def question(self, path: Path) -> Question:
         """Show what a file asks beside what was agreed; nothing is done. Raises Refusal."""
         found = self._open(path)
-        asked = Question(found.head, tuple((one.step, one.round) for one in found.parts))
+        steps = tuple((one.step, one.round) for one in found.parts)
+        asked = Question(found.head, found.digest, steps)
         first = found.parts[0]
         if first.step != joining.JOIN.name:
             return asked
@@ -684,13 +686,16 @@ class CourierSite:
             lines=tuple(lines),
         )
 
-    def answer(self, path: Path, *, to: Path) -> Path:
+    def answer(self, path: Path, *, to: Path, seen: Question | None = None) -> Path:
         """Do what a file asks, and write the reply's file into `to`; its path.
 
-        The very same file gets the very same reply. Raises Refusal with a code, KitError, RunError,
+        The very same file gets the very same reply. It has to be the one that a person has `seen`,
+        if any has. Raises Refusal with a code, KitError, RunError,
         and what is wrong with the site's own files if it cannot go on with the run.
         """
         found = self._open(path)
+        if seen is not None and seen.file != found.digest:
+            raise file_refused(path, "file-foreign", got="it is another than was shown")
         head = found.head
         memory = Path(read_site_file(self._kit).memory)
         folder = files.path_inside(memory, COURIER, head.run)

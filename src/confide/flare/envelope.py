@@ -24,7 +24,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cryptography import x509
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding
@@ -36,7 +35,7 @@ from confide import files
 from confide.errors import ConfideError, KitError, RunError, printable
 from confide.federation import seals
 from confide.federation.failures import CODES, Refusal
-from confide.flare.kit import LARGEST, LONGEST_CARD, SERVER, Kit, Name
+from confide.flare.kit import LARGEST, LONGEST_CARD, SERVER, Kit, Name, certificate_in
 from confide.flare.peers import Card, Signer
 
 MAGIC = b"confide courier 1\n"
@@ -143,7 +142,7 @@ def write_envelope(
 def _public_key(card: Card) -> RSAPublicKey:
     """The key of a card's certificate. Raises Refusal."""
     try:
-        key = x509.load_pem_x509_certificate(card.certificate.encode()).public_key()
+        key = certificate_in(card.certificate.encode()).public_key()
     except ValueError as error:
         raise Refusal("uncertified", card.name) from error
     if not isinstance(key, RSAPublicKey):
@@ -210,15 +209,15 @@ def open_envelope(
     if len(raw) != start + head.size + SIGNATURE:
         raise file_refused(path, "file-cut", got=f"{len(raw)} bytes")
     card = Card.decode(head.card)
+    line, boxes = raw[len(MAGIC) : start], memoryview(raw)[start:-SIGNATURE]
+    said = _said(line, hashlib.sha256(boxes).digest())
+    if not seals.is_signed_by(card.public, raw[-SIGNATURE:].hex(), said):
+        raise file_refused(path, "bad-signature")  # before its key is pinned: cards can be copied
     role, name = ("server", SERVER) if kind == "ask" else ("site", own)
     try:
         place.meet(card, role, name, only_compared=only_compared)
     except Refusal as error:
         raise file_refused(path, error.code, got=name) from error
-    line, boxes = raw[len(MAGIC) : start], memoryview(raw)[start:-SIGNATURE]
-    said = _said(line, hashlib.sha256(boxes).digest())
-    if not seals.is_signed_by(card.public, raw[-SIGNATURE:].hex(), said):
-        raise file_refused(path, "bad-signature")
     plain = b"".join(_opened(path, boxes, line, bytes.fromhex(head.key), kit=kit))
     return Envelope(raw, hashlib.sha256(raw).hexdigest(), head, tuple(_parts(path, plain)))
 

@@ -477,7 +477,7 @@ def adopt_kit(folder: Path, *, lead: str) -> Kit:
     certificate = file.with_name(f"{'server' if kind == SERVER else 'client'}.crt")
     who, _, domain = lead.partition("@")
     try:
-        shown = x509.load_pem_x509_certificate(file_bytes(certificate)).subject
+        shown = certificate_in(file_bytes(certificate)).subject
         own = str(shown.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
         held = decode_json(file_text(file))
         if kind == "lead":
@@ -505,10 +505,18 @@ def adopt_kit(folder: Path, *, lead: str) -> Kit:
     return open_kit(folder)
 
 
+def certificate_in(pem: bytes) -> x509.Certificate:
+    """The certificate in PEM. Raises ValueError for anything else."""
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except x509.InvalidVersion as error:
+        raise ValueError("a certificate of no version that there is") from error
+
+
 def expires(kit: Kit) -> datetime.datetime:
     """When the kit's certificate expires, in UTC. Raises KitError if it cannot be read."""
     try:
-        return x509.load_pem_x509_certificate(file_bytes(kit.certificate)).not_valid_after_utc
+        return certificate_in(file_bytes(kit.certificate)).not_valid_after_utc
     except (OSError, ValueError) as error:
         raise KitError(
             "the kit's certificate cannot be read", where=str(kit.certificate)
@@ -717,7 +725,8 @@ def _issued(kit: Kit, proxy: Proxy | None) -> str:
         with _reached(kit, proxy) as raw:
             raw.settimeout(SECONDS)
             with context.wrap_socket(raw, server_hostname=kit.host) as tls:
-                shown = x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b"")
+                der = tls.getpeercert(binary_form=True) or b""
+        shown = certificate_in(ssl.DER_cert_to_PEM_cert(der).encode())
         issuer = printable(shown.issuer.rfc4514_string())
     except (OSError, ValueError, ConfideError):
         return ""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -36,7 +36,7 @@ from confide.federation.failures import Refusal
 from confide.federation.keys import load_private, save_private
 from confide.federation.seals import is_digest, statement
 from confide.files import decode_json, file_bytes, file_text, for_the_owner, write_atomically
-from confide.flare.kit import LEADS, Kit, check_peer
+from confide.flare.kit import LEADS, Kit, certificate_in, check_peer
 
 # --- Identity keys
 #
@@ -354,14 +354,14 @@ def _certified(kit: Kit, said: bytes) -> str:
 def _is_certified(kit: Kit, card: Card) -> bool:
     """True if the card's certificate fits our root, its name and today, and its key signed."""
     try:
-        root = x509.load_pem_x509_certificate(file_bytes(kit.root))
-        shown = x509.load_pem_x509_certificate(card.certificate.encode())
+        root = certificate_in(file_bytes(kit.root))
+        shown = certificate_in(card.certificate.encode())
         shown.verify_directly_issued_by(root)
         key = shown.public_key()
         if not isinstance(key, RSAPublicKey):
             return False
         key.verify(bytes.fromhex(card.signature), card.said(), PSS, hashes.SHA256())
-    except (OSError, ValueError, TypeError, InvalidSignature):
+    except (OSError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     now = datetime.datetime.now(datetime.UTC)
     if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:

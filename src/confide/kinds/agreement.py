@@ -288,7 +288,9 @@ def number_words(
 def with_new_rows(own_V16: NDArray[np.uint8], more_V16: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The digests with those of others that are new, behind them.
 
-    Unchanged if the two have none in common, as under different keys, or are of buckets.
+    Unchanged if the two have none in common, as under different keys, or are of buckets. A site
+    that reports a digest of the others' makes them common: then there are rows that no word of this
+    key has, as it could have reported by itself, and every word keeps its own.
     """
     own, more = map(vocabulary.rows_of_digests, (own_V16, more_V16))
     known = {*own}

@@ -68,6 +68,9 @@ def _no_document_type(xml: str) -> str:
 
 
 MOST_CONTROLS, MOST_LABELS = 20, 1000
+MOST_TASKS = 10_000
+"""Label Studio sends all tasks that are chosen in one ask, and takes nothing from a shorter answer.
+Of tasks as it writes them, a body holds fewer."""
 Config = Annotated[str, Field(max_length=200_000)]
 
 
@@ -86,7 +89,7 @@ class LabelStudioTask(ToolBody):
 class LabelStudioAsk(ToolBody):
     """The body of POST predict."""
 
-    tasks: Annotated[list[LabelStudioTask], Field(min_length=1)]
+    tasks: Annotated[list[LabelStudioTask], Field(min_length=1, max_length=MOST_TASKS)]
     label_config: Config
 
 
@@ -184,7 +187,8 @@ def _label_studio_routes(
         texts = [one.data.get(labelling.key) for one in asked.tasks]
         there = {str(n): one for n, one in enumerate(texts) if isinstance(one, str)}
         given = [GivenText(id=number, text=text) for number, text in there.items()]
-        found = await model.predict(gate.given_documents(given, None, limits))
+        of_tasks = replace(limits, texts=MOST_TASKS)
+        found = await model.predict(gate.given_documents(given, None, of_tasks))
         by_number = {one.id: labelling.prediction(one) for one in found}
         nothing: Tree = {"result": [], "score": None}
         results = [by_number.get(str(n), nothing) for n in range(len(texts))]

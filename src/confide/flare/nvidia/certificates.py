@@ -288,7 +288,7 @@ def _checked_ask(asked: SigningRequest, held: Consortium, *, where: Path) -> RSA
         public = _usable(csr.public_key())
         if not csr.is_signature_valid or _name(csr.subject) != asked.site:
             raise ValueError("another key, or another name")
-    except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
+    except (ValueError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise KitError(
             "the request was changed since the site made it, or is damaged",
             expected="the signatures of the site's two keys over it",
@@ -405,8 +405,8 @@ def _checked_answer(
     """The certificates of site and authority. Raises KitError unless the authority signed all."""
     kits.check_host(answer.host)
     try:
-        authority = x509.load_pem_x509_certificate(answer.authority.encode())
-        certificate = x509.load_pem_x509_certificate(answer.certificate.encode())
+        authority = kits.certificate_in(answer.authority.encode())
+        certificate = kits.certificate_in(answer.certificate.encode())
         _usable(certificate.public_key())
         public = _usable(authority.public_key())
         public.verify(bytes.fromhex(answer.signature), answer.said(), PSS, hashes.SHA256())
@@ -467,14 +467,14 @@ def _check_successor(
 ) -> None:
     """Raise KitError unless the kit's authority issued it, not before what the kit has."""
     try:
-        if x509.load_pem_x509_certificate(file_bytes(root)) != authority:
+        if kits.certificate_in(file_bytes(root)) != authority:
             raise KitError(
                 "the answer is of another authority than the kit's",
                 where=str(root),
                 fix="ask the founder; a new consortium needs a kit in a new folder",
             )
         if shown.exists():
-            old = x509.load_pem_x509_certificate(file_bytes(shown))
+            old = kits.certificate_in(file_bytes(shown))
             if old.not_valid_before_utc > certificate.not_valid_before_utc:
                 raise KitError(
                     "the answer is older than the kit's certificate",

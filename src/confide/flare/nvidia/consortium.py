@@ -262,7 +262,7 @@ def open_root(folder: Path, passphrase: bytes | None = None) -> tuple[RSAPrivate
     """The root key and its certificate. Raises KitError, LockedKeyError."""
     try:
         certificate = file_bytes(folder / ROOT_CERTIFICATE)
-        public = x509.load_pem_x509_certificate(certificate).public_key()
+        public = kits.certificate_in(certificate).public_key()
         key = load_private(folder / ROOT_KEY, passphrase=passphrase)
     except LockedKeyError:
         raise

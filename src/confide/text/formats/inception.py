@@ -141,8 +141,11 @@ class _Cas:
             if layer.startswith("uima.cas.") and name in ("Sofa", "View", "NULL"):
                 continue
             features = {key: clean(value) for key, value in one.attrib.items() if key[:1] != "{"}
-            for child in one:  # lists of strings and of references are elements
-                features[child.tag] = f"{features.get(child.tag, '')} {child.text or ''}".strip()
+            lists: dict[str, list[str]] = {}  # of strings and of references are elements
+            for child in one:
+                lists.setdefault(child.tag, [features.get(child.tag, "")]).append(child.text or "")
+            for key, said in lists.items():
+                features[key] = " ".join(filter(None, map(str.strip, said)))
             span = None
             if "begin" in features and "end" in features:
                 span = self._span(layer, features, units)
