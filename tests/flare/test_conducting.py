@@ -91,10 +91,17 @@ def test_the_numbers_are_those_of_one_machine(
 
 
 def test_alone_is_a_federation_of_each_site(tmp_path: Path) -> None:
+    """And each finds its own model in its own folder, for `predict`, `personalise` and the rest."""
     settings = tiny(tmp_path, "method=alone")
     run(settings, out=tmp_path / "one")
     conduct(tmp_path / "server", settings, HomesEngine(write_site_files(tmp_path, settings)))
     assert not list(differences(numbers(tmp_path / "one"), numbers(tmp_path / "server")))
+    for site in settings.site:
+        (own,) = (tmp_path / site.name / "memory/runs").iterdir()
+        places = RunFolder(tmp_path / "one"), RunFolder(own)
+        one, other = (place.trained(method_of(settings), site.name)[0].weights for place in places)
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(array, other[name]) for name, array in one.items())
 
 
 class Listens(HomesEngine):

@@ -65,7 +65,9 @@ def test_tasks_keep_their_places_and_are_ordered_by_their_least_sure_entity() ->
 def test_all_tasks_that_are_chosen_are_answered_in_one_ask() -> None:
     sent = asked(*(f"drug{n % 10}" for n in range(1000)))
     found = browser().post(f"{STUDIO}/predict", json=sent).json()["results"]
-    assert [one["result"][0]["value"]["text"] for one in found] == [f"drug{n % 10}" for n in range(1000)]
+    assert [one["result"][0]["value"]["text"] for one in found] == [
+        f"drug{n % 10}" for n in range(1000)
+    ]
     small = {**sent, "tasks": [{"data": {}}] * 10_001}
     assert browser().post(f"{STUDIO}/predict", json=small).status_code == 422
 

@@ -285,7 +285,10 @@ class RunFolder:
                 expected=" or ".join(result.best_rounds),
                 fix="continue the run with `confide run … --resume`",
             )
-        checkpoint = self.store(part).load(result.best_rounds[part])
+        store = self.store(part)
+        if not store.rounds():  # a real site's own folder holds nothing but its part
+            store = self.store()
+        checkpoint = store.load(result.best_rounds[part])
         try:
             state: object = decode_file(method.State, checkpoint.state.tobytes())
         except MessageError as error:
