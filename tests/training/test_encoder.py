@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from cases import each
 from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
 from confide.models import MODELS
-from confide.training.encoder import FrozenEncoder, load_encoder
+from confide.training.encoder import MINILM, FrozenEncoder, load_encoder
 from training.encoders import (
     LIMIT,
     Reference,
@@ -71,6 +71,18 @@ def test_states_are_those_of_one_plain_forward(bert: Path) -> None:
         known = [word.replace("\ud800", "\ufffd") for word in words]
         assert states_LX.shape == (len(words), 16) and states_LX.dtype == np.float32
         np.testing.assert_allclose(states_LX, reference.states(known), atol=1e-5)
+
+
+def test_minilm_is_read_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = load_encoder(MINILM)
+    sentences = [*SENTENCES, ["headaches", "took"] * 300]
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "transformers", None)
+        own = all_states(encoder, sentences)
+    folder = load_encoder(str(encoder.folder))
+    for mine, theirs in zip(own, all_states(folder, sentences), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=2e-5)
+    assert encoder.digest == folder.digest
 
 
 def test_batches_make_no_difference(bert: Path) -> None:

@@ -37,6 +37,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from confide import models
@@ -51,6 +52,7 @@ from confide.errors import (
 from confide.files import MOST_JSON, decode_json, file_bytes, must_be_files, sha256_of
 from confide.seeds import derive_seed, seeded
 from confide.training.batches import Window
+from confide.training.bert import Bert
 from confide.training.devices import at_home, beside, most_read, predicting
 
 if TYPE_CHECKING:
@@ -513,7 +515,7 @@ class FrozenEncoder:
 
         Raises SettingsError if this is not an encoder, and DataError if the files are damaged.
         """
-        loaded = self.loaded
+        loaded = self.reader
         cut = list(loaded.cutter.sentences(sentences))
         ids, words = [one.ids_P for one in cut], [one.words_P for one in cut]
         for sentence, pieces_P in enumerate(ids):
@@ -561,8 +563,17 @@ class FrozenEncoder:
         """The model and its tokenizer, read once. Raises as `states` does."""
         return self._read()
 
+    @cached_property
+    def reader(self) -> Loaded:
+        """The reader of `states`: for MiniLM, whose files are known, without transformers."""
+        if self.name != MINILM:
+            return self.loaded
+        return self._unchanged(_minilm(self.folder, again=lambda: self.reader.model))
+
     def _read(self) -> Loaded:
-        loaded = _load(self.folder, self.dim, again=lambda: self._read().model)
+        return self._unchanged(_load(self.folder, self.dim, again=lambda: self._read().model))
+
+    def _unchanged(self, loaded: Loaded) -> Loaded:
         if digest_of_files(self.folder, _HOW) != self.digest:
             raise DataError(
                 "the encoder's files changed while it was in use", where=str(self.folder)
@@ -708,6 +719,31 @@ def _load(folder: Path, dim: int, *, again: Callable[[], Any]) -> Loaded:
             "this is not an encoder of text", got=first_line(error), where=str(folder)
         ) from error
     return loaded
+
+
+def _minilm(folder: Path, *, again: Callable[[], Any]) -> Loaded:
+    """MiniLM by torch and tokenizers alone: the import of transformers takes longer than its use.
+
+    Its files are those of `confide.models`, so nothing of them can be odd.
+    """
+    from tokenizers import Tokenizer
+
+    config, weights = read_json(folder / "config.json"), load_file(folder / _WEIGHTS)
+    layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
+    model = Bert({key: one.float() for key, one in weights.items()}, layers=layers, heads=heads)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.no_truncation()
+    backend.no_padding()
+    around = backend.encode("").ids
+    backend.encode_special_tokens = True
+    unknown = backend.token_to_id("[UNK]")
+    added = backend.get_added_tokens_decoder().items()
+    special = frozenset(number for number, one in added if one.special) - {unknown}
+    most = config["max_position_embeddings"]
+    return Loaded(
+        FastCutter(backend, special, unknown), model.eval(), again, config["vocab_size"],
+        around[:1], around[1:], room=most - len(around), most=most, padding=config["pad_token_id"],
+    )  # fmt: skip
 
 
 def _assembled(tokenizer: Any, model: Any, folder: Path, *, again: Callable[[], Any]) -> Loaded:
