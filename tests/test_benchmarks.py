@@ -69,6 +69,8 @@ ON_CORPORA = {
     "house/matrix/run.py": "--out OUT --only fedavg-tagger",
     "papers/fedavg/run.py": "--out OUT --recipe ncbi-iid10 --method fedavg --seeds 1 --label small"
     " rounds=1 data.train_share=0.02",
+    "papers/fedavg/loss.py": "--out OUT/run --keep OUT/loss.json --rounds 1 --epochs 2"
+    " --share 0.02 split.sites=2",
     "papers/lazymil/corpora.py": "--out OUT",
     "papers/tags/run.py": "--out OUT --kinds tagger --draws 1 --variants local-1 --small-dev"
     " --set rounds=1 data.train_share=0.02",

@@ -44,12 +44,14 @@ OPEN = "training.unannotated_types=1"
 TEACH = ("method=pseudo-complete", "options.teacher=start", "options.instance_weights=false")
 ROWS: dict[str, tuple[str, ...]] = {
     "anew": ("method=fedavg", OPEN),
+    "anew, longer": ("method=fedavg", OPEN),
     "plain": ("method=fedavg",),
     "ignore": ("method=fedavg", OPEN),
     "teacher": TEACH,
     "teacher, ignore": (*TEACH, OPEN),
 }
-"""How a step is trained; the first is not a continuation."""
+"""How a step is trained. The first two are no continuation; the second takes as many rounds as the
+steps of one took together."""
 MODEL = (
     "base=fedavg", "model.kind=tagger", "model.context=minilm", "model.character=none",
     "model.bilstm_hidden=64", "training.optimiser=adam", "training.learning_rate=0.005",
@@ -106,14 +108,17 @@ def trained(row: str, order: int, seed: int, step: int, given: argparse.Namespac
         return folder
     tree = read_tree(recipe_path("tags-crossner"))
     come = ORDERS[order - 1][:step]
-    there = come if row == "anew" else come[-1:]
+    anew = row.startswith("anew")
+    there = come if anew else come[-1:]
     tree["site"] = [one for one in tree["site"] if one["name"] in there]
     for one in tree["site"]:
         del one["test"]  # scored below, once
-    own = [*MODEL, *ROWS[row], f"seed={seed}", *given.set]
-    if step > 1 and row != "anew":
+    own = [*MODEL, *ROWS[row], f"seed={seed}"]
+    if row == "anew, longer":
+        own += [f"rounds={6 * step}", f"select.every={6 * step}"]
+    if step > 1 and not anew:
         own.append(f"start_from={trained(row, order, seed, step - 1, given)}")
-    run(parse(tree, own), out=folder, resume=RunFolder(folder).is_taken())
+    run(parse(tree, [*own, *given.set]), out=folder, resume=RunFolder(folder).is_taken())
     return folder
 
 

@@ -4,6 +4,7 @@
                                         [--methods fedavg ...] [--sites 10] [--seeds 1 2 3]
     python benchmarks/papers/npj/run.py --out runs/npj --corpora ncbi --split twice
     python benchmarks/papers/npj/run.py --table
+    python benchmarks/papers/npj/run.py --plot          # methods.svg and sites.svg beside this file
 
 Every finished run is a line of measured.jsonl and is not made again; one that was stopped goes on.
 `--split twice` holds each sentence twice before it cuts 80, 10 and 10 percent at random.
@@ -40,9 +41,14 @@ PAIRS = ("gad", "euadr")
 ENCODER = (
     "options={}", "model.kind=encoder", "training.word_dropout=0", "training.optimiser=adamw",
 )  # fmt: skip
+SMALL = (
+    "options={}", "model.context=minilm", "model.character=none", "model.word_dim=4",
+    "model.bilstm_hidden=32", "model.dropout=0",
+)  # fmt: skip
 MODELS: dict[str, tuple[str, ...]] = {
     "tagger": (),
     "tagger on MiniLM": ("model.context=minilm",),
+    "small tagger on MiniLM": SMALL,
     "MiniLM": (*ENCODER, "classifier.encoder=minilm", "training.learning_rate=2e-4"),
     "MPNet": (*ENCODER, "classifier.encoder=mpnet", "training.learning_rate=5e-5"),
 }
@@ -52,11 +58,19 @@ METHODS: dict[str, tuple[str, ...]] = {
     "alone": ("method=alone",),
     "fedavg": ("method=fedavg",),
     "fedprox": ("method=fedprox",),
-    "scaffold": ("method=scaffold",),
+    "scaffold": ("method=scaffold", "options={}", "options.rate=0.3"),
     "fedavg, masked": ("method=fedavg", "federation.sums=masked"),
     "fedavg, int2": ("method=fedavg", "federation.up=int2", "federation.down=int2"),
     "feded": ("method=feded",),
-}
+    "ε = 8": (
+        "method=dp-fedsgd", "federation.sums=masked", "select.by=last", "rounds=100",
+        "select.every=100", "options={}", "options.server_rate=0.1", "privacy.unit=sentence",
+        "privacy.units=5400", 'data.types=["Disease"]', "privacy.epsilon=8", "privacy.rate=0.5",
+        "privacy.rounds=100", "privacy.clip=0.3", "privacy.holdout_scores=sent",
+        "guards.max_epsilon=8",
+    ),
+}  # fmt: skip
+"""The last with the settings of benchmarks/security/privacy: the small tagger on NCBI-disease."""
 PASSES = {"pooled": 3, "alone": 6}
 """Rounds of an encoder on entities; 8 of the others."""
 PAPER: dict[tuple[str, str], tuple[float, ...]] = {  # strict (lenient): pooled, alone, fedavg
@@ -85,9 +99,13 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the training text")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     parser.add_argument("--table", action="store_true", help="print what was measured")
+    parser.add_argument("--plot", type=Path, nargs="?", const=HERE, help="draw it in this folder")
     given = parser.parse_args()
+    if given.plot:
+        plot(read_lines(given.keep), given.plot)
     if given.table:
         table(read_lines(given.keep))
+    if given.table or given.plot:
         return
     cells = (
         {"corpus": corpus, "model": model, "method": method, "sites": sites, "split": given.split,
@@ -154,32 +172,118 @@ def twice(folder: str, seed: int, out: Path) -> list[str]:
     return [f"split.{part}={target / part}.tsv" for part in parts]
 
 
-def table(lines: list[dict[str, Any]]) -> None:
-    """One row a corpus, model and number of sites, the paper's figures between them."""
-    methods = [method for method in METHODS if any(one["method"] == method for one in lines)]
-    print("| | sites | " + " | ".join(methods) + " |")
-    print("|---" * (2 + len(methods)) + "|")
-    rows: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+Key = tuple[int, str, int, float, int, tuple[str, ...]]
+"""Corpus, split, model, share, sites and settings: what the methods of one row have in common."""
+
+
+def rows_of(lines: list[dict[str, Any]]) -> dict[Key, dict[str, list[dict[str, Any]]]]:
+    """The lines of each row by method, in the order of the table."""
+    rows: dict[Key, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for one in lines:
         corpus, model = (*ENTITIES, *PAIRS).index(one["corpus"]), list(MODELS).index(one["model"])
-        own = (corpus, one["split"], model, one["sites"], one["share"], tuple(one["set"]))
-        rows[own].append(one)
+        key = (corpus, one["split"], model, one["share"], one["sites"], tuple(one["set"]))
+        rows[key][one["method"]].append(one)
+    return {key: rows[key] for key in sorted(rows)}
+
+
+def name_of(key: Key) -> str:
+    corpus, split, model, share, _, more = key
+    parts = [(*ENTITIES, *PAIRS)[corpus], list(MODELS)[model]]
+    parts += [f"`--split {split}`"] if split != "published" else []
+    parts += [f"{100 * share:g} % of the text"] if share != 1 else []
+    return ", ".join([*parts, *more])
+
+
+def table(lines: list[dict[str, Any]]) -> None:
+    """The paper's methods, a row a corpus, model and number of sites; then every cell's cost."""
+    methods = list(METHODS)[:4]
+    print("| | sites | " + " | ".join(methods) + " |")
+    print("|---" * (2 + len(methods)) + "|")
     shown = set()
-    for key in sorted(rows):
+    for key, by_method in rows_of(lines).items():
         corpus = (*ENTITIES, *PAIRS)[key[0]]
-        for (name, model), paper in PAPER.items():
-            if name == corpus and (name, model) not in shown:
-                shown.add((name, model))
-                pairs = [f"{paper[k]:.1f} ({paper[k + 1]:.1f})" for k in (0, 2, 4)]
-                cells = dict(zip(("pooled", "alone", "fedavg"), pairs, strict=True))
-                print(f"| {name}, the paper's {model} | 10 |", end="")
-                print("".join(f" {cells.get(method, '')} |" for method in methods))
-        more = [key[1]] if key[1] != "published" else []
-        more += [f"{100 * key[4]:g} % of the text"] if key[4] != 1 else []
-        print(f"| {', '.join([corpus, list(MODELS)[key[2]], *more, *key[5]])} | {key[3]} |", end="")
-        for method in methods:
-            print(f" {_cell([one for one in rows[key] if one['method'] == method])} |", end="")
-        print()
+        if corpus not in shown:
+            shown.add(corpus)
+            for (name, model), paper in PAPER.items():
+                if name == corpus:
+                    pairs = [f"{paper[k]:.1f} ({paper[k + 1]:.1f})" for k in (0, 2, 4)]
+                    print(f"| {name}, the paper's {model} | 10 | {' | '.join(pairs)} | |")
+        if any(method in by_method for method in methods):
+            cells = " | ".join(_cell(by_method[method]) for method in methods)
+            print(f"| {name_of(key)} | {key[4]} | {cells} |")
+    print()
+    print("| | sites | method | F1 | rounds | MB up, a site and round | minutes of processor |")
+    print("|---|---|---|---|---|---|---|")
+    for key, by_method in rows_of(lines).items():
+        for method, runs in by_method.items():
+            up, rounds, seconds = (
+                statistics.mean(one[name] for one in runs)
+                for name in ("up", "rounds", "processor_seconds")
+            )
+            sent = "" if method in ("pooled", "alone") else f"{up / 1e6 / rounds:.3g}"
+            print(
+                f"| {name_of(key)} | {key[4]} | {method} | {_cell(runs)} | {rounds:g} | {sent} |"
+                f" {seconds / 60:.1f} |"
+            )
+    hours = sum(one["processor_seconds"] for one in lines) / 3600
+    print(f"\n{len(lines)} cells, {hours:.1f} hours of processor")
+
+
+def plot(lines: list[dict[str, Any]], folder: Path) -> None:
+    """F1 by method and corpus at ten sites, and by the number of sites on NCBI-disease."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams |= {
+        "svg.fonttype": "none", "svg.hashsalt": "confide", "font.size": 9,
+        "axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True,
+    }  # fmt: skip
+    colours = {"alone": "#a0aec0", "fedavg": "#2b6cb0", "fedprox": "#63b3ed", "pooled": "#2f855a"}
+    plain = [one for one in lines if one["split"] == "published" and not one["set"]]
+    rows = {
+        key: by_method
+        for key, by_method in rows_of(plain).items()
+        if key[4] == 10 and {"alone", "fedavg", "pooled"} <= {*by_method}
+    }
+    axes = pyplot.subplots(figsize=(7.6, 3.2))[1]
+    for place, (method, colour) in enumerate(colours.items()):
+        values = [_f1(by_method[method]) for by_method in rows.values()]
+        at = [n + 0.2 * (place - 1.5) for n in range(len(rows))]
+        axes.bar_label(axes.bar(at, values, 0.18, label=method, color=colour), fmt="%.0f", size=7)
+    names = [name_of(key).replace(", ", "\n").replace(" of the text", "") for key in rows]
+    axes.set_xticks(range(len(rows)), names, fontsize=8)
+    axes.set_ylabel("F1 on test text, points")
+    axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
+    pyplot.savefig(folder / "methods.svg", metadata={"Date": None})
+
+    axes = pyplot.subplots(figsize=(6.4, 2.8))[1]
+    styles = {1.0: "-", 0.25: "--", 0.1: ":"}
+    groups: dict[Any, dict[int, list[dict[str, Any]]]] = defaultdict(dict)
+    for key, by_method in rows_of([one for one in plain if one["corpus"] == "ncbi"]).items():
+        for method in ("alone", "fedavg"):
+            if by_method.get(method):
+                groups[list(MODELS)[key[2]], key[3], method][key[4]] = by_method[method]
+    for (model, share, method), by_sites in groups.items():
+        if len(by_sites) > 1:
+            marker = "o" if model == "tagger" else "s"
+            label = (
+                f"{method}, {model}, {'all' if share == 1 else f'{100 * share:g} %'} of the text"
+            )
+            values = [_f1(runs) for runs in by_sites.values()]
+            axes.plot(
+                list(by_sites), values, marker + styles[share], color=colours[method], label=label
+            )
+    axes.set_xticks([2, 5, 10])
+    axes.set_xlabel("sites that share the text of NCBI-disease")
+    axes.set_ylabel("F1 on test text, points")
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    pyplot.savefig(folder / "sites.svg", metadata={"Date": None})
+
+
+def _f1(runs: list[dict[str, Any]]) -> float:
+    return statistics.mean(one.get("strict", one.get("micro")) for one in runs or [{"micro": 0.0}])
 
 
 def _cell(runs: list[dict[str, Any]]) -> str:
