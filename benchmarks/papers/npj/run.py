@@ -38,6 +38,13 @@ ENTITIES = {
     "bc5cdr-disease": "bc5cdr_ner",
 }
 PAIRS = ("gad", "euadr")
+NAMES = {
+    "ncbi": "NCBI-disease", "bc2gm": "BC2GM", "jnlpba": "JNLPBA", "gad": "GAD", "euadr": "EU-ADR",
+    "bc5cdr-disease": "BC5CDR-disease", "pooled": "pooled", "alone": "alone", "fedavg": "FedAvg",
+    "fedprox": "FedProx", "scaffold": "SCAFFOLD", "fedavg, masked": "FedAvg, masked",
+    "fedavg, int2": "FedAvg, int2", "feded": "FedED", "ε = 8": "ε = 8 (dp-fedsgd, masked)",
+}  # fmt: skip
+"""As the tables name corpora and methods."""
 ENCODER = (
     "options={}", "model.kind=encoder", "training.word_dropout=0", "training.optimiser=adamw",
 )  # fmt: skip
@@ -173,7 +180,7 @@ def twice(folder: str, seed: int, out: Path) -> list[str]:
 
 
 Key = tuple[int, str, int, float, int, tuple[str, ...]]
-"""Corpus, split, model, share, sites and settings: what the methods of one row have in common."""
+"""Corpus, split, model, -share, sites and settings: what the methods of one row have in common."""
 
 
 def rows_of(lines: list[dict[str, Any]]) -> dict[Key, dict[str, list[dict[str, Any]]]]:
@@ -181,14 +188,15 @@ def rows_of(lines: list[dict[str, Any]]) -> dict[Key, dict[str, list[dict[str, A
     rows: dict[Key, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for one in lines:
         corpus, model = (*ENTITIES, *PAIRS).index(one["corpus"]), list(MODELS).index(one["model"])
-        key = (corpus, one["split"], model, one["share"], one["sites"], tuple(one["set"]))
+        key = (corpus, one["split"], model, -one["share"], one["sites"], tuple(one["set"]))
         rows[key][one["method"]].append(one)
     return {key: rows[key] for key in sorted(rows)}
 
 
 def name_of(key: Key) -> str:
-    corpus, split, model, share, _, more = key
-    parts = [(*ENTITIES, *PAIRS)[corpus], list(MODELS)[model]]
+    corpus, split, model, less, _, more = key
+    share = -less
+    parts = [NAMES[(*ENTITIES, *PAIRS)[corpus]], list(MODELS)[model]]
     parts += [f"`--split {split}`"] if split != "published" else []
     parts += [f"{100 * share:g} % of the text"] if share != 1 else []
     return ", ".join([*parts, *more])
@@ -197,7 +205,7 @@ def name_of(key: Key) -> str:
 def table(lines: list[dict[str, Any]]) -> None:
     """The paper's methods, a row a corpus, model and number of sites; then every cell's cost."""
     methods = list(METHODS)[:4]
-    print("| | sites | " + " | ".join(methods) + " |")
+    print("| | sites | " + " | ".join(NAMES[method] for method in methods) + " |")
     print("|---" * (2 + len(methods)) + "|")
     shown = set()
     for key, by_method in rows_of(lines).items():
@@ -207,7 +215,7 @@ def table(lines: list[dict[str, Any]]) -> None:
             for (name, model), paper in PAPER.items():
                 if name == corpus:
                     pairs = [f"{paper[k]:.1f} ({paper[k + 1]:.1f})" for k in (0, 2, 4)]
-                    print(f"| {name}, the paper's {model} | 10 | {' | '.join(pairs)} | |")
+                    print(f"| {NAMES[name]}, the paper's {model} | 10 | {' | '.join(pairs)} | |")
         if any(method in by_method for method in methods):
             cells = " | ".join(_cell(by_method[method]) for method in methods)
             print(f"| {name_of(key)} | {key[4]} | {cells} |")
@@ -222,8 +230,8 @@ def table(lines: list[dict[str, Any]]) -> None:
             )
             sent = "" if method in ("pooled", "alone") else f"{up / 1e6 / rounds:.3g}"
             print(
-                f"| {name_of(key)} | {key[4]} | {method} | {_cell(runs)} | {rounds:g} | {sent} |"
-                f" {seconds / 60:.1f} |"
+                f"| {name_of(key)} | {key[4]} | {NAMES[method]} | {_cell(runs)} | {rounds:g} |"
+                f" {sent} | {seconds / 60:.1f} |"
             )
     hours = sum(one["processor_seconds"] for one in lines) / 3600
     print(f"\n{len(lines)} cells, {hours:.1f} hours of processor")
@@ -251,30 +259,30 @@ def plot(lines: list[dict[str, Any]], folder: Path) -> None:
     for place, (method, colour) in enumerate(colours.items()):
         values = [_f1(by_method[method]) for by_method in rows.values()]
         at = [n + 0.2 * (place - 1.5) for n in range(len(rows))]
-        axes.bar_label(axes.bar(at, values, 0.18, label=method, color=colour), fmt="%.0f", size=7)
+        bars = axes.bar(at, values, 0.18, label=NAMES[method], color=colour)
+        axes.bar_label(bars, [f"{one:.0f}" if one else "" for one in values], size=7)
     names = [name_of(key).replace(", ", "\n").replace(" of the text", "") for key in rows]
     axes.set_xticks(range(len(rows)), names, fontsize=8)
     axes.set_ylabel("F1 on test text, points")
     axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
     pyplot.savefig(folder / "methods.svg", metadata={"Date": None})
 
-    axes = pyplot.subplots(figsize=(6.4, 2.8))[1]
-    styles = {1.0: "-", 0.25: "--", 0.1: ":"}
-    groups: dict[Any, dict[int, list[dict[str, Any]]]] = defaultdict(dict)
-    for key, by_method in rows_of([one for one in plain if one["corpus"] == "ncbi"]).items():
-        for method in ("alone", "fedavg"):
-            if by_method.get(method):
-                groups[list(MODELS)[key[2]], key[3], method][key[4]] = by_method[method]
-    for (model, share, method), by_sites in groups.items():
-        if len(by_sites) > 1:
-            marker = "o" if model == "tagger" else "s"
-            label = (
-                f"{method}, {model}, {'all' if share == 1 else f'{100 * share:g} %'} of the text"
-            )
-            values = [_f1(runs) for runs in by_sites.values()]
-            axes.plot(
-                list(by_sites), values, marker + styles[share], color=colours[method], label=label
-            )
+    axes = pyplot.subplots(figsize=(6.4, 2.6))[1]
+    for key in rows_of([one for one in plain if one["corpus"] == "ncbi"]):
+        if key[4] == 2 and not key[5]:  # the first of a line: 2, 5 and 10 sites
+            for method in ("alone", "fedavg"):
+                by_sites = {
+                    sites: _f1(own[method])
+                    for (*alike, sites, more), own in rows_of(plain).items()
+                    if (*alike, more) == (*key[:4], key[5]) and own[method]
+                }
+                axes.plot(
+                    list(by_sites),
+                    list(by_sites.values()),
+                    "o-" if key[2] == 0 else "s--",
+                    color=colours[method],
+                    label=f"{NAMES[method]}: {', '.join(name_of(key).split(', ')[1:])}",
+                )
     axes.set_xticks([2, 5, 10])
     axes.set_xlabel("sites that share the text of NCBI-disease")
     axes.set_ylabel("F1 on test text, points")
