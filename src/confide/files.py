@@ -267,7 +267,7 @@ def taking_the_place_of(path: Path, fresh: Path, *, mode: int = 0o666) -> Iterat
     """
 
     def opener(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW, mode)
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)  # waits for no pipe
 
     while True:
         file = open(fresh, "ab", opener=opener)  # noqa: SIM115 - open means locked

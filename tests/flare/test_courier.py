@@ -385,13 +385,23 @@ def test_what_a_pinned_server_signs_must_still_be_next_and_whole(
         monkeypatch.undo()
 
 
-def test_a_card_that_somebody_copied_pins_nothing(tmp_path: Path, founded: Consortium) -> None:
-    """A card is no secret: what is pinned is the key that signed the file."""
+def test_a_card_that_somebody_copied_pins_nothing(
+    tmp_path: Path, founded: Consortium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card is no secret: what is pinned is the key that signed the file. Nor is a file held that
+    nobody who may has signed: it can be large."""
     trip = Trip(tmp_path, founded, tiny(tmp_path, "method=fedavg-linear", "rounds=1"))
     path = trip.asks()["site-1"]
     (tmp_path / "odd").write_bytes(path.read_bytes()[:-64] + bytes(64))
+    head = Head("ask", trip.called, "site-1", 1, "")
+    other, card = open_signer(trip.kit("site-2")), open_signer(trip.kit("site-1")).card
+    parts = [Part("join", 0, b"x", b"y")]
+    insider = write_envelope(tmp_path / "other", head, parts, sender=other, to=card)
     site = trip.site("site-1")
-    assert code_of(lambda: site.answer(tmp_path / "odd", to=tmp_path)) == "bad-signature"
+    with monkeypatch.context() as patch:
+        patch.delattr("confide.flare.envelope.read_file")
+        assert code_of(lambda: site.answer(tmp_path / "odd", to=tmp_path)) == "bad-signature"
+        assert code_of(lambda: site.answer(insider, to=tmp_path)) == "uncertified"
     assert "server" not in list_peers(trip.kit("site-1")).peers
     site.answer(path, to=tmp_path)
     assert "server" in list_peers(trip.kit("site-1")).peers

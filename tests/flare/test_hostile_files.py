@@ -21,7 +21,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from cases import each
 from confide.errors import ConfideError, KitError, RunError
-from confide.files import MOST_JSON
+from confide.files import MOST_JSON, write_atomically
 from confide.flare import agreements
 from confide.flare.agreements import COUNT_FILE
 from confide.flare.kit import Kit, expires
@@ -134,6 +134,16 @@ def test_what_is_no_file_of_a_kit(founded: Kit, tmp_path: Path, door: str, kind:
         assert not isinstance(caught.value, ConfideError) or caught.value.where
     else:
         assert read(tmp_path / name, kit) == expected
+
+
+@pytest.mark.usefixtures("in_time")
+def test_what_lies_where_a_new_file_is_written(tmp_path: Path) -> None:
+    """In a folder that others write into, as by courier."""
+    for kind in ("pipe", "device"):
+        _put(kind, tmp_path / "reply.tmp")
+        with pytest.raises(OSError):
+            write_atomically(tmp_path / "reply", b"x")
+    assert not (tmp_path / "reply").exists()
 
 
 @pytest.mark.usefixtures("in_time")

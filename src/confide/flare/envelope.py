@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -22,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes, serialization
@@ -201,25 +202,45 @@ def open_envelope(
     Its sender is the pinned server, or the pinned site, or is pinned now. Raises Refusal with a
     code, KitError.
     """
-    raw = read_file(path)
-    head, start = _head(path, raw)
     own = site or place.name
-    if (head.kind, head.site) != (kind, own):
-        raise file_refused(path, "file-foreign", got=f"the {head.kind} of {head.site}")
-    if len(raw) != start + head.size + SIGNATURE:
-        raise file_refused(path, "file-cut", got=f"{len(raw)} bytes")
-    card = Card.decode(head.card)
-    line, boxes = raw[len(MAGIC) : start], memoryview(raw)[start:-SIGNATURE]
-    said = _said(line, hashlib.sha256(boxes).digest())
-    if not seals.is_signed_by(card.public, raw[-SIGNATURE:].hex(), said):
-        raise file_refused(path, "bad-signature")  # before its key is pinned: cards can be copied
+    try:
+        with files.open_regular(path) as file:  # a stranger's may be large, and is not held
+            head = _signed(path, file, kind, own)[0]
+    except OSError as error:
+        raise file_refused(path, "file-cut", got=error.strerror) from error
     role, name = ("server", SERVER) if kind == "ask" else ("site", own)
     try:
-        place.meet(card, role, name, only_compared=only_compared)
+        place.meet(Card.decode(head.card), role, name, only_compared=only_compared)
     except Refusal as error:
         raise file_refused(path, error.code, got=name) from error
+    raw = read_file(path)
+    again, line = _signed(path, io.BytesIO(raw), kind, own)
+    if again != head:
+        raise file_refused(path, "file-foreign", got="it changed while it was read")
+    boxes = memoryview(raw)[len(MAGIC) + len(line) : -SIGNATURE]
     plain = b"".join(_opened(path, boxes, line, bytes.fromhex(head.key), kit=kit))
     return Envelope(raw, hashlib.sha256(raw).hexdigest(), head, tuple(_parts(path, plain)))
+
+
+def _signed(path: Path, file: BinaryIO, kind: Way, site: str) -> tuple[Head, bytes]:
+    """The head, and its line, of a file that is whole and signed by the key on its own card."""
+    first = file.read(len(MAGIC) + LONGEST_HEAD)
+    head, start = _head(path, first)
+    if (head.kind, head.site) != (kind, site):
+        raise file_refused(path, "file-foreign", got=f"the {head.kind} of {head.site}")
+    size = file.seek(0, os.SEEK_END)
+    if size != start + head.size + SIGNATURE:
+        raise file_refused(path, "file-cut", got=f"{size} bytes")
+    file.seek(start)
+    digest, left = hashlib.sha256(), head.size
+    while part := file.read(min(left, 2**20)):
+        digest.update(part)
+        left -= len(part)
+    line, signature = first[len(MAGIC) : start], file.read(SIGNATURE)
+    public = Card.decode(head.card).public
+    if left or not seals.is_signed_by(public, signature.hex(), _said(line, digest.digest())):
+        raise file_refused(path, "bad-signature")  # before a key is pinned: cards can be copied
+    return head, line
 
 
 def _head(path: Path, raw: bytes) -> tuple[Head, int]:
