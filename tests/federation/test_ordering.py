@@ -5,6 +5,8 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from confide.federation.ledger import Ledger
 from confide.federation.memory import Spool
 from confide.federation.messages import Arrays, Pieces, encode
 from confide.federation.steps import Delivery
+from confide.flare.server import SignedEngine
 from confide.methods.fedavg import TRAIN, Train, Update, mean_of
 from kinds.configs import config
 
@@ -38,12 +41,28 @@ class Disk:
         self.asked: list[bytes | Pieces] = []
 
     def deliver(
-        self, step: str, round: int, *, asks: Mapping[str, bytes | Pieces], timeout: float | None
+        self, step: str, round: int, *, asks: Mapping[str, bytes | Pieces], **more: Any
     ) -> Iterator[Delivery]:
         self.asked += asks.values()
         for site in reversed(SITES):
             yield Delivery(site, (self.folder / site).read_bytes(), 1.0)
         self.asked.clear()
+
+
+class Signed(SignedEngine):
+    """The engine that signs, without its signatures."""
+
+    def __init__(self, carrier: Any) -> None:
+        self._carrier, self._ledger, self.sites = carrier, Ledger(), SITES
+
+    def _sealed(self, step: str, round: int, asks: Any) -> Any:
+        return {site: SimpleNamespace(encode=lambda: b"") for site in asks}
+
+    def _checked_delivery(self, delivery: Delivery, asked: Any) -> Delivery:
+        return delivery
+
+    def _note(self, *what: Any, **more: Any) -> None:
+        pass
 
 
 def drawn(seed: int) -> Arrays:
@@ -62,7 +81,7 @@ def test_a_server_holds_four_models_however_many_sites_answer(
     try:
         before = drawn(9)
         ask = Train(before, config(), "equal", [])
-        federation = Federation(Disk(tmp_path), seed=1, ledger=Ledger())
+        federation = Federation(Signed(Disk(tmp_path)), seed=1, ledger=Ledger())
         total = federation.sum(TRAIN, ask, round=1)
         after = mean_of(total, before)
         peak = tracemalloc.get_traced_memory()[1] / MODEL

@@ -155,8 +155,9 @@ class SignedEngine:
         deliveries = self._carrier.deliver(step, round, asks=asks, timeout=timeout, seals=encoded)
         with closing(deliveries):
             for delivery in deliveries:
-                yield self._checked_delivery(delivery, sealed[delivery.site])
-                del delivery  # not to be held while the next one comes
+                found = [self._checked_delivery(delivery, sealed[delivery.site])]
+                del delivery  # not to be held while others are read
+                yield found.pop()
 
     def _sealed(
         self, step: str, round: int, asks: Mapping[str, bytes | Pieces]

@@ -309,6 +309,7 @@ def test_replies_wait_on_the_disk_and_are_read_one_at_a_time(
         for one in engine.deliver("step", 1, asks=dict.fromkeys("ab", b"ask"), timeout=None):
             assert len(one.reply) == size
             del one
+            assert tracemalloc.get_traced_memory()[0] < size / 2, "it is held until the next comes"
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
