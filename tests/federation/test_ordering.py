@@ -32,7 +32,7 @@ def test_an_early_reply_waits_for_those_before_it() -> None:
 
 
 class Disk:
-    """Sites whose replies lie on the disk and come last site first: the hardest order."""
+    """Sites whose replies lie on the disk; two of them come early, when the sum is there."""
 
     sites = SITES
 
@@ -44,7 +44,7 @@ class Disk:
         self, step: str, round: int, *, asks: Mapping[str, bytes | Pieces], **more: Any
     ) -> Iterator[Delivery]:
         self.asked += asks.values()
-        for site in reversed(SITES):
+        for site in "adcb":
             yield Delivery(site, (self.folder / site).read_bytes(), 1.0)
         self.asked.clear()
 

@@ -346,6 +346,7 @@ class Spool:
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115
+        self._in_memory = in_memory
         self._end = 0
 
     def put(self, *parts: bytes | memoryview) -> tuple[int, int]:
@@ -357,6 +358,8 @@ class Spool:
             where=tempfile.gettempdir(),
             fix="free some space there, or set TMPDIR to another folder, then resume",
         ):
+            if place + count > self._in_memory:
+                self._file.rollover()  # before a large part is copied into memory, not after
             self._file.seek(place)
             for part in parts:
                 self._file.write(part)
