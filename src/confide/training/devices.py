@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -490,35 +489,22 @@ def widen(model: nn.Module) -> None:
 # --- Linear layers in int8
 #
 # For labelling alone: a byte for each weight, with a scale for each output, and a byte for each
-# number that is read, with one scale for all that is read at once. So what is read together with a
-# sentence moves its confidences a little.
+# number that is read. Two ways to multiply:
+#
+# - by rows, where the processor has AVX-512 with VNNI: each row that is read has a scale and an
+#   offset of its own, and oneDNN multiplies the bytes (in AMX where there is that). A row x is
+#   about s q + m, with whole numbers q and its least number m, so its product with a weight w is
+#   s (q · w) + m Σ w. PyTorch has no public function for either step: private operators are called
+#   by name, and tried on an example first;
+# - all at once: PyTorch's own, with one scale for all that is read. So what is read together with a
+#   sentence moves its confidences a little.
 #
 # Without VNNI, processors add two products of bytes in 16 bits, where eight bits would saturate:
 # there weights take seven.
 #
-# Of PyTorch's engines, oneDNN's multiplies in AMX and the usual one does not. Both round alike, but
-# for numbers between two codes.
+# Shapes: as above.
 
 _ADDS_IN_32_BITS = ("avx512_vnni", "avx_vnni")
-_PACKING = threading.Lock()
-"""Held while PyTorch's engine is another one than usual, which is so for all threads."""
-
-
-@contextmanager
-def _fastest_engine() -> Iterator[None]:
-    """Within it, PyTorch packs weights for the engine that is fastest on this processor."""
-    engines: Any = torch.backends.quantized
-    amx = torch.cpu.get_capabilities().get("amx_int8")
-    if not amx or "onednn" not in engines.supported_engines:
-        yield
-        return
-    with _PACKING:
-        usual = engines.engine
-        engines.engine = "onednn"
-        try:
-            yield
-        finally:
-            engines.engine = usual
 
 
 class Int8Linear(nn.Module):
@@ -527,22 +513,72 @@ class Int8Linear(nn.Module):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        weight_HD = layer.weight.detach()
         has = torch.cpu.get_capabilities()
         most = 127 if any(has.get(name) for name in _ADDS_IN_32_BITS) else 63
+        weight_HD, bias_H = layer.weight.detach(), layer.bias
         scales_H = weight_HD.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / most
-        zeros_H = torch.zeros(len(scales_H), dtype=torch.int64)
-        with _fastest_engine(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # these will go in a later PyTorch
-            codes_HD = torch.quantize_per_channel(weight_HD, scales_H, zeros_H, 0, torch.qint8)
-            prepack = torch.ops.quantized.linear_prepack
-            self.packed: Any = prepack(codes_HD, layer.bias)
+        by_rows = has.get("avx512_vnni") and multiplies_rows()
+        self._multiply = (_by_rows if by_rows else _at_once)(weight_HD, scales_H, bias_H)
 
     def forward(self, values: Tensor) -> Tensor:
         """X Wᵀ + b along the last axis, about."""
-        multiply: Any = torch.ops.quantized.linear_dynamic
-        found: Tensor = multiply(values, self.packed, reduce_range=False)
-        return found
+        return self._multiply(values)
+
+
+def _by_rows(
+    weight_HD: Tensor, scales_H: Tensor, bias_H: Tensor | None
+) -> Callable[[Tensor], Tensor]:
+    """The product with a scale for each row that is read."""
+    codes_HD = (weight_HD / scales_H[:, None]).round_()
+    zeros_H = torch.zeros(len(scales_H), dtype=torch.int64)
+    sums_H = codes_HD.sum(1) * scales_H
+    added_2H = torch.stack([sums_H, torch.zeros_like(sums_H)])
+    if bias_H is not None:
+        added_2H[1] = bias_H.detach()
+    packed = torch.ops.onednn.qlinear_prepack(codes_HD.to(torch.int8), None)
+    in_bytes: Any = torch.ops.quantized.embedding_bag_byte_prepack
+    product: Any = torch.ops.onednn.qlinear_pointwise
+    width = weight_HD.shape[1]
+
+    def multiply(values: Tensor) -> Tensor:
+        bytes_NR = in_bytes(values.reshape(-1, width))  # each row's codes, then s and m as float32
+        codes_ND = bytes_NR[:, :width].contiguous()
+        ends_N8 = bytes_NR[:, width:].clone(memory_format=torch.contiguous_format)
+        scale_N1, least_N1 = ends_N8.view(torch.float32).split(1, 1)
+        found_NH: Tensor = product(
+            codes_ND, 1.0, 0, packed, scales_H, zeros_H, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        more_N2 = torch.cat([least_N1, torch.ones_like(least_N1)], 1)
+        found_NH.mul_(scale_N1).addmm_(more_N2, added_2H)
+        return found_NH.view(*values.shape[:-1], len(scales_H))
+
+    return multiply
+
+
+def _at_once(
+    weight_HD: Tensor, scales_H: Tensor, bias_H: Tensor | None
+) -> Callable[[Tensor], Tensor]:
+    """The product with one scale for all that is read."""
+    zeros_H = torch.zeros(len(scales_H), dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # these will go in a later PyTorch
+        codes_HD = torch.quantize_per_channel(weight_HD, scales_H, zeros_H, 0, torch.qint8)
+        packed = torch.ops.quantized.linear_prepack(codes_HD, bias_H)
+    product: Any = torch.ops.quantized.linear_dynamic
+    return lambda values: product(values, packed, reduce_range=False)
+
+
+@cache
+def multiplies_rows() -> bool:
+    """True if this PyTorch multiplies by rows, and right on an example."""
+    weight_HD, values_ND = torch.arange(-8.0, 8.0).view(2, 8), torch.arange(24.0).view(3, 8) ** 2
+    bias_H = torch.tensor([1.0, -1.0])
+    scales_H, wanted_NH = torch.ones(2), functional.linear(values_ND, weight_HD, bias_H)
+    try:
+        found_NH = _by_rows(weight_HD, scales_H, bias_H)(values_ND)
+    except (AttributeError, RuntimeError):  # missing in this build, or another one by now
+        return False
+    return torch.allclose(found_NH, wanted_NH, rtol=0.02)
 
 
 def in_int8(model: M) -> M:
