@@ -19,12 +19,12 @@ def entities(examples: int, language: str = "en") -> Amount:
 @each(
     ("examples", "rounds", "model"),
     [
-        (50, 20, {"context": "minilm"}),  # at most 40 passes, two in a round
-        (500, 16, {"context": "minilm"}),
-        (501, 16, SMALLER),
-        (700, 13, SMALLER),
-        (2000, 8, SMALLER),
-        (100_000, 5, SMALLER),  # at least 10
+        (50, 40, {"context": "minilm"}),  # at most 40 passes, one in a round
+        (500, 31, {"context": "minilm"}),
+        (501, 31, SMALLER),
+        (700, 26, SMALLER),
+        (2000, 16, SMALLER),
+        (100_000, 10, SMALLER),  # at least 10
     ],
 )
 def test_english_text_gets_a_tagger_by_its_amount(
@@ -32,6 +32,9 @@ def test_english_text_gets_a_tagger_by_its_amount(
 ) -> None:
     found = rule(entities(examples), encoder=True)
     assert (found.rounds, found.model) == (rounds, model)
+    assert found.training == {"learning_rate": 0.008, "local_epochs": 1}
+    twice = rule(entities(examples), passes=2, encoder=True)
+    assert twice.rounds == round(rounds / 2) and twice.training["local_epochs"] == 2
 
 
 @each(("language", "encoder"), [("de", True), ("", True), ("en", False)])

@@ -631,12 +631,13 @@ def test_a_survey_stands_in_for_files_that_are_elsewhere(in_tmp):
     found, why = written()
     assert (found["method"], found["rounds"]) == ("fedavg", rule(Amount("entities", 3, 1200, 240,
         "en")).rounds)  # fmt: skip
-    assert found["training"] == {"learning_rate": 0.008, "batch_size": 8}
+    assert found["training"] == {"learning_rate": 0.008, "local_epochs": 1, "batch_size": 8}
     assert "workers" not in found and "on 3 cores" in why
     assert "400 a site on average; assumed" in why and "fewer than 300" not in why
     assert "fewer than 300" in written(sentences=600)[1]
     found, why = written(types={"Drug": drug, "Person": {"sites": 1, "entities": None}})
     assert found["method"] == "pseudo-complete" and "Person is kept back; assumed" in why
+    assert found["training"]["local_epochs"] == 2
     found, why = written(types={"Drug": drug, "Dose": {"sites": 2, "entities": 3}})
     assert found["method"] == "fedavg" and "2 of 3 sites have it, which may be chance" in why
     found, why = written(languages={"de": 2})

@@ -69,7 +69,7 @@ class Proposal:
     """The method with its task as lines of a settings file, its options, and reasons in words.
 
     `finds` is what a rule scales training to ("entities", "relations"); "" leaves training to the
-    defaults of the method, in N `rounds`.
+    defaults of the method, in N `rounds`. `passes`: of a tagger over each site's text in a round.
     """
 
     lines: tuple[str, ...]
@@ -77,6 +77,7 @@ class Proposal:
     outside: str = ""
     rounds: str = "20"
     finds: str = ""
+    passes: int = 1
     options: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -136,6 +137,7 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
              " own",),
             outside=what,
             finds=finds,
+            passes=2,
             options={"distil": False, "instance_weights": False},
         )  # fmt: skip
     others = 'or "fedatt"; "feded" with [public] files; ' if relations else ""
@@ -212,10 +214,13 @@ class Rule:
     why: tuple[str, ...]
 
 
-def rule(amount: Amount, *, encoder: bool | None = None, cores: int | None = None) -> Rule:
+def rule(
+    amount: Amount, *, passes: int = 1, encoder: bool | None = None, cores: int | None = None
+) -> Rule:
     """The model and its training for so much text.
 
-    `encoder` (whether one is at hand) and `cores` are those of this machine unless given.
+    `passes` are those of a tagger over each site's text in a round; `encoder` (whether one is at
+    hand) and `cores` are those of this machine unless given.
     """
     workers = min(cores or usable_cores(), max(1, amount.sites))
     examples, held_out, few = amount.examples, amount.held_out, max(1, amount.examples)
@@ -224,25 +229,25 @@ def rule(amount: Amount, *, encoder: bool | None = None, cores: int | None = Non
     training: dict[str, object] = {}
     options: dict[str, object] = {}
     if amount.finds == "relations":  # the whole encoder is trained, on about `_PAIRS` pairs
-        rounds, passes, table = round(min(20, max(2, _PAIRS / few))), "one pass", ""
+        rounds, turn, table = round(min(20, max(2, _PAIRS / few))), "one pass", ""
         seconds = rounds * (examples * _PAIR_TRAINED + held_out * _PAIR_READ)
         training = {"learning_rate": 1e-4, "local_epochs": 1}
         what = f"{MINILM} reads each of some {examples:,} pairs, and all of it is trained"
     elif at_hand and amount.language in ENCODED:  # a tagger on the states of a frozen encoder
-        rounds = round(min(40, max(10, _PASSES / math.sqrt(few))) / 2)
-        passes, table = "two passes", "states"
+        rounds = round(min(40, max(10, _PASSES / math.sqrt(few))) / passes)
+        turn, table = "one pass" if passes == 1 else f"{passes} passes", "states"
         small = examples > _FEW
         each = _SMALL_TRAINED if small else _TRAINED
-        seconds = examples * (_ENCODED + 2 * rounds * each)
+        seconds = examples * (_ENCODED + passes * rounds * each)
         seconds += held_out * (_ENCODED + rounds * _LABELLED)
         model = {"context": MINILM, **(_SMALLER if small else {})}
-        training, options = {"learning_rate": 0.008}, {"rows": "seen"}
+        training, options = {"learning_rate": 0.008, "local_epochs": passes}, {"rows": "seen"}
         what = (
             f"a tagger on the states of {MINILM}: the text is English, which this encoder reads,"
             f" and {examples:,} sentences are few to learn words from"
         )
     else:  # the linear kind, whose own defaults say how it is trained
-        rounds, passes, table = int(OF_KINDS["linear"]["rounds"]), "one pass", "linear"
+        rounds, turn, table = int(OF_KINDS["linear"]["rounds"]), "one pass", "linear"
         seconds = rounds * (examples * _FEATURES + held_out * _LABELLED)
         model = {"kind": "linear"}
         language = "the language of the text cannot be told"
@@ -254,7 +259,7 @@ def rule(amount: Amount, *, encoder: bool | None = None, cores: int | None = Non
     took = _START + seconds / workers
     said = f"{max(10, round(took, -1)):.0f} seconds" if took < 90 else f"{took / 60:.0f} minutes"
     on = "one core" if workers == 1 else f"{workers} cores"
-    reasons = [what, f"{rounds} rounds of {passes}: some {said} on {on} like those of the table"]
+    reasons = [what, f"{rounds} rounds of {turn}: some {said} on {on} like those of the table"]
     if table:  # scores of corpora of about this size
         sentences, low, middle, high = min(
             _REACHED[table], key=lambda row: abs(math.log(row[0] / few))
@@ -527,7 +532,9 @@ def init(
         any(inspection.lacking(site, sites).values()) for site in sites
     )
     proposal = propose(sites, wishes, apart=apart)
-    chosen = rule(amount_of(sites, proposal.finds)) if proposal.finds else None
+    chosen = None
+    if proposal.finds:
+        chosen = rule(amount_of(sites, proposal.finds), passes=proposal.passes)
     lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
     lines += chosen.why if chosen else ()
     text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
@@ -558,7 +565,7 @@ def _init_by_survey(survey: Path, out: Path, *, wishes: Wishes, language: str) -
     amount = Amount(proposal.finds, counts.sites, counts.sentences, held_out, stated)
     # real sites compute on machines of their own
     cores = counts.sites if command == THERE else None
-    chosen = rule(amount, cores=cores) if proposal.finds else None
+    chosen = rule(amount, passes=proposal.passes, cores=cores) if proposal.finds else None
     write = partial(draft, (), out, proposal=proposal, rule=chosen, wishes=wishes, kept=kept,
                     command=command)  # fmt: skip
     text, least = write(), SiteGuards().min_batch or 0
