@@ -163,6 +163,7 @@ def engine_of(
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of more than 3,000 bytes are large, and have parts of 2,500."""
     monkeypatch.setattr(parts_module, "WHOLE", 3000)
+    monkeypatch.setattr("confide.federation.messages.WHOLE", 3000)
     monkeypatch.setattr(parts_module, "PART", 2500)
     monkeypatch.setattr(parts_module, "_PAUSE", 0.01)
 

@@ -159,9 +159,10 @@ def _lose_patience_sooner() -> None:
 
 
 def _in_parts() -> None:
+    from confide.federation import messages
     from confide.flare.nvidia import engine
 
-    engine.WHOLE = int(os.environ["PARTS"])
+    messages.WHOLE = engine.WHOLE = int(os.environ["PARTS"])
     engine.PART = engine.WHOLE // 2
     _before(engine.Outbox, "answer", _asked_for_a_part)
 
