@@ -206,16 +206,19 @@ def test_a_process_that_does_not_start_is_named_within_a_minute(
         if event.message == gone_from(["site-2"]) and not named:
             named.append(time.monotonic() - start)
             gate.unlink()
+            say("")
 
-    file.write_text(f"{before}\n[launcher]\nstarts_within = 15\n")
-    setup_site(real.kit("site-2"), file)
+    def say(launcher: str) -> None:
+        file.write_text(before + launcher)
+        setup_site(real.kit("site-2"), file)
+
+    say("\n[launcher]\nstarts_within = 15\n")
     gate.write_text(how)
     try:
         done = real.run(f"unborn-{how}", watch=watch)
     finally:
         gate.unlink(missing_ok=True)
-        file.write_text(before)
-        setup_site(real.kit("site-2"), file)
+        say("")
     assert named and named[0] < PATIENCE / 5
     same(whole, done.folder)
 

@@ -157,20 +157,22 @@ def test_a_site_that_waits_in_vain_is_named(
     before, file = cluster.idle(), real.files[SITE]
     own, named = file.read_text(), list[str]()
 
+    def say(launcher: str) -> None:
+        cluster.pending(1)
+        file.write_text(own + launcher)
+        setup_site(real.kit(SITE), file)
+
     def watch(event: Event) -> None:
         if event.message == gone_from([SITE]) and not named:
             named.append(event.message)
-            cluster.pending(1)
+            say("")
 
-    file.write_text(f"{own}starts_within = 10\n")
-    setup_site(real.kit(SITE), file)
+    say("starts_within = 10\n")
     cluster.pending(seconds)
     try:
         done = real.run(f"in-vain-{jobs}", watch=watch)
     finally:
-        cluster.pending(1)
-        file.write_text(own)
-        setup_site(real.kit(SITE), file)
+        say("")
     assert named
     same(whole, done.folder)
     cluster.idle()

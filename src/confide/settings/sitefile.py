@@ -63,7 +63,7 @@ _KEYS_OF = {
     "k8s": ("gpus", "cpus", "memory", "starts_within"),
 }
 """The launchers, and what else may be said of each."""
-_STARTS_WITHIN = {"process": 120, "slurm": 1800, "docker": 120, "k8s": 1800}
+_STARTS_WITHIN = {"process": 300, "slurm": 1800, "docker": 300, "k8s": 1800}
 """Seconds until the process of a run must have started: a cluster lets it wait."""
 _SBATCH = ("partition", "account", "qos", "time", "constraint", "reservation")
 
