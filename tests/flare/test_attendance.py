@@ -188,11 +188,11 @@ def test_a_masked_run_that_broke_goes_on_without_a_site_and_does_not_take_it_bac
     "method",
     [
         "ditto",
-        "feded",
+        "feded-relations",
         "fedbn-relations",
         "feddf-relations",
-        "lazy-mil",
-        "pseudo-complete",
+        "lazy-mil-bags",
+        "pseudo-complete-tagger",
         "scaffold",
     ],
 )
