@@ -285,6 +285,7 @@ def init_command(
     names: bool = True,
     wishes: WishOptions,
     survey: Path | None = None,
+    attribute: str = "",
 ) -> None:
     """Say what your files hold and write settings that train.
 
@@ -296,6 +297,7 @@ def init_command(
         force: Overwrite an existing file.
         names (--map/--no-map): Propose common names where sites name one thing differently.
         survey (RUN|FILE): In place of files: a survey's run, or its JSON.
+        attribute (NAME): Learn this attribute of entities, such as assertion.
     """
 
     def accept(found: str, maps: Sequence[NameMatch]) -> bool:
@@ -309,7 +311,9 @@ def init_command(
         files or (),
         out=out,
         force=force,
-        wishes=api.Wishes(tuple(wishes.public or ()), wishes.own_types, wishes.megabytes),
+        wishes=api.Wishes(
+            tuple(wishes.public or ()), wishes.own_types, wishes.megabytes, attribute
+        ),
         format=reading.format,
         options=reading.options(),
         accept=accept,

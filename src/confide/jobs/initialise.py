@@ -57,19 +57,22 @@ class Wishes:
 
     `public`: text that all may read, on which sites predict so that no weights leave. `own_types`:
     each site keeps a model of its own types. `megabytes`: what a site may upload in the whole run.
+    `attribute`: what is learnt is this attribute of entities, such as "assertion".
     """
 
     public: tuple[Path, ...] = ()
     own_types: bool = False
     megabytes: float | None = None
+    attribute: str = ""
 
 
 @dataclass(frozen=True)
 class Proposal:
     """The method with its task as lines of a settings file, its options, and reasons in words.
 
-    `finds` is what a rule scales training to ("entities", "relations"); "" leaves training to the
-    defaults of the method, in N `rounds`. `passes`: of a tagger over each site's text in a round.
+    `finds` is what a rule scales training to ("entities", "relations", "values" of an attribute);
+    "" leaves training to the defaults of the method, in N `rounds`. `passes`: of a tagger over each
+    site's text in a round.
     """
 
     lines: tuple[str, ...]
@@ -93,6 +96,8 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
         )  # fmt: skip
     relations = bool(sites) and all(site.about_relations for site in sites)
     what, finds = ("relations", "relations") if relations else ("types", "entities")
+    if wishes.attribute:
+        what = finds = "values"
     linked = any(one.report.counts["relations"] for site in sites for one in site.read)
     task = ['task = "re"'] if relations else []
     if linked and not relations:
@@ -190,9 +195,9 @@ _REACHED = {
 class Amount:
     """The amount of training text: counts over all sites.
 
-    `examples` are training sentences, or the documents with a pair where `finds` is "relations"
-    instead of "entities"; `held_out` are those of development and test text. `language`: two
-    letters, "" if it cannot be told.
+    `examples` are training sentences, the documents with a pair where `finds` is "relations"
+    instead of "entities", or entities where it is "values"; `held_out` are sentences of development
+    and test text. `language`: two letters, "" if it cannot be told.
     """
 
     finds: str
@@ -228,11 +233,12 @@ def rule(
     model: dict[str, object] = {}
     training: dict[str, object] = {}
     options: dict[str, object] = {}
-    if amount.finds == "relations":  # the whole encoder is trained, on about `_PAIRS` pairs
+    if amount.finds != "entities":  # the whole encoder is trained, on about `_PAIRS` pairs
         rounds, turn, table = round(min(20, max(2, _PAIRS / few))), "one pass", ""
         seconds = rounds * (examples * _PAIR_TRAINED + held_out * _PAIR_READ)
         training = {"learning_rate": 1e-4, "local_epochs": 1}
-        what = f"{MINILM} reads each of some {examples:,} pairs, and all of it is trained"
+        read = "pairs" if amount.finds == "relations" else "entities"
+        what = f"{MINILM} reads each of some {examples:,} {read}, and all of it is trained"
     elif at_hand and amount.language in ENCODED:  # a tagger on the states of a frozen encoder
         rounds = round(min(40, max(10, _PASSES / math.sqrt(few))) / passes)
         turn, table = "one pass" if passes == 1 else f"{passes} passes", "states"
@@ -353,8 +359,10 @@ def draft(
         training=training,
         data={key: _toml(value) for key, value in data.items() if value},
         # in DDI the order of a pair means nothing
-        undirected=any(one.report.format == "ddi" for site in sites for one in site.read),
+        undirected=not wishes.attribute
+        and any(one.report.format == "ddi" for site in sites for one in site.read),
         split=_split(sites[0], out) if len(sites) == 1 else None,
+        attribute=wishes.attribute,
         tables=[_table(site, sites, common, out=out, proposal=proposal) for site in sites],
         command=command,
         key=site_key,
@@ -503,18 +511,28 @@ def init(
                 expected="files, or --survey",
                 got=f"--survey and {len(files)} files",
             )
+        if wishes.attribute:
+            raise SettingsError(
+                "a survey does not count what is said of entities",
+                fix="leave --attribute out, or name files",
+            )
         return _init_by_survey(Path(survey), out, wishes=wishes, language=options.language)
     parts = group_corpora([Path(path) for path in files])
     if not parts:
         raise SettingsError("no file was named", expected="files or folders, or --survey")
-    sites = [SiteFiles(name, own, format, options) for name, own in parts.items()]
+    sites = [
+        SiteFiles(name, own, format, options, attribute=wishes.attribute)
+        for name, own in parts.items()
+    ]
     problems: list[Problem] = []
     found = "\n".join(line for site in sites for line in inspection.look(site, problems))
     if not any(site.types for site in sites):  # before settings are written
         named = [path for site in sites for path in site.parts["train"]]
         raise DataError(
             "nothing is annotated in these files, so nothing can be learnt from them",
-            expected="at least one entity or relation in training text",
+            expected=f"entities with the attribute {wishes.attribute!r}"
+            if wishes.attribute
+            else "at least one entity or relation in training text",
             where=str(named[0]) if len(named) == 1 else None,
             fix="look at how they were read: confide data check FILE",
         )
@@ -537,10 +555,16 @@ def init(
         chosen = rule(amount_of(sites, proposal.finds), passes=proposal.passes)
     lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
     lines += chosen.why if chosen else ()
+    said = {name for site in sites for name in site.attributes}
+    if said and not wishes.attribute and not of_bags(sites):
+        lines.append(
+            f"entities have attributes, which are not learnt: {', '.join(sorted(said))};"
+            f" --attribute {min(said)} writes settings of a run that learns one (docs/assertion.md)"
+        )
     text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
     write_text(out, text)
     why = templates("confide.jobs").get_template("why.txt.j2")
-    said = why.render(
+    told = why.render(
         lines=lines,
         wishes=wishes,
         several=len(sites) > 1,
@@ -549,7 +573,7 @@ def init(
         batch_size=load_settings(out).training.batch_size,  # raises if they do not work
         least=SiteGuards().min_batch,
     )
-    return InitReport(found, maps, said.rstrip("\n"), problems, text, out)
+    return InitReport(found, maps, told.rstrip("\n"), problems, text, out)
 
 
 def _init_by_survey(survey: Path, out: Path, *, wishes: Wishes, language: str) -> InitReport:
@@ -627,7 +651,7 @@ def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:
     return Amount(
         finds=finds,
         sites=len(sites) if len(sites) > 1 else inspection.simulated_sites(sites[0]),
-        examples=sum(site.sentences for site in sites),
+        examples=sum(site.examples for site in sites),
         held_out=sum(
             one.report.counts["sentences"]
             for site in sites

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from confide.corpora.distant import FILE
 from confide.errors import DataError
-from confide.runs.sites import neighbour_blocks
+from confide.runs.sites import MOST_VALUES, neighbour_blocks, odd_values
 from confide.text.checking import CheckReport, check
-from confide.text.document import Document, Problem, stated_pairs
+from confide.text.document import Document, Problem, attributes_as_relations, stated_pairs
 from confide.text.files import likely_encoding, read_bytes
 from confide.text.formats import FORMATS, PARTS, Options, detect
 from confide.text.formats.brat import MARKS
@@ -67,7 +67,8 @@ class SiteFiles:
     """The files of one site, what they hold, and common names of its types where they differ.
 
     What a site annotates is what its training text holds: `types`, `sentences`, `documents`.
-    `format` and `options` are what was stated about reading.
+    `format` and `options` are what was stated about reading. `attribute` is that of entities which
+    is learnt: its values count as relations of entities with themselves.
     """
 
     name: str
@@ -76,6 +77,7 @@ class SiteFiles:
     options: Options = field(default_factory=Options)
     read: list[ReadFile] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
+    attribute: str = ""
 
     @cached_property
     def training(self) -> list[CheckReport]:
@@ -84,18 +86,39 @@ class SiteFiles:
 
     @cached_property
     def about_relations(self) -> bool:
-        """True if relations are what these files are for."""
-        return all(one.report.format in _OF_RELATIONS or _of_bags(one.report) for one in self.read)
+        """True if relations are what these files are for, or an attribute is learnt."""
+        return self.attribute != "" or all(
+            one.report.format in _OF_RELATIONS or _of_bags(one.report) for one in self.read
+        )
 
     @cached_property
     def about_bags(self) -> bool:
         """True if relations that hold of bags are what these files are for."""
-        return all(_of_bags(one.report) for one in self.read)
+        return self.attribute == "" and all(_of_bags(one.report) for one in self.read)
 
     @cached_property
     def documents(self) -> list[Document]:
         """The training documents."""
         return [document for report in self.training for document in report.documents]
+
+    @cached_property
+    def attributes(self) -> dict[str, Counter[str]]:
+        """The attributes of entities in training text whose values are labels, with counts."""
+        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for document in self.documents:
+            for entity in document.entities:
+                for name, value in dict(reversed(entity.attributes)).items():
+                    found[name][value or name] += 1
+        return {
+            name: values
+            for name, values in sorted(found.items())
+            if len(values) <= MOST_VALUES and not odd_values((name, *values))
+        }
+
+    @cached_property
+    def examples(self) -> int:
+        """The number of training sentences or, where an attribute is learnt, of its values."""
+        return self.types.total() if self.attribute else self.sentences
 
     @cached_property
     def sentences(self) -> int:
@@ -170,7 +193,9 @@ def look(site: SiteFiles, problems: list[Problem]) -> list[str]:
         encoding = encodings[path]
         how = replace(site.options, encoding=encoding) if encoding else site.options
         report = check(path, format=site.format, options=how)
-        if report.format in _OF_RELATIONS:
+        if site.attribute:
+            report = _of_attribute(report, site.attribute)
+        if site.attribute or report.format in _OF_RELATIONS:
             report.problems[:] = [one for one in report.problems if one.kind not in _OF_TAGGERS]
         site.read.append(ReadFile(part, path, report, encoding or ""))
         if encoding:
@@ -183,6 +208,14 @@ def look(site: SiteFiles, problems: list[Problem]) -> list[str]:
         lines.append(f"{site.name}, {one.part}: {one.path}")
         lines += [f"  {line}" for line in _described(one.report, site)]
     return lines
+
+
+def _of_attribute(report: CheckReport, name: str) -> CheckReport:
+    """The report with the values of that attribute of entities in place of relations."""
+    documents = [attributes_as_relations(one, name) for one in report.documents]
+    values = Counter(one.type for document in documents for one in document.relations)
+    counts = {**report.counts, "relations": values.total()}
+    return replace(report, documents=documents, relations=dict(values.most_common()), counts=counts)
 
 
 def _encoding(path: Path) -> str | None:
@@ -205,7 +238,10 @@ def _described(report: CheckReport, site: SiteFiles) -> list[str]:
     counts = report.counts
     held = f"{counts['sentences']:,} sentences, {counts['entities']:,} entities"
     lines = [next(iter(report.details.values())), held + _counted(report.types)]
-    if counts["relations"]:
+    if site.attribute:
+        said = f"{counts['relations']:,} entities with the attribute {site.attribute}"
+        lines.append(said + _counted(report.relations))
+    elif counts["relations"]:
         unused = "" if site.about_relations else ' (a tagger does not use them; task = "re" does)'
         lines.append(f"{counts['relations']:,} relations{_counted(report.relations)}{unused}")
     if report.problems:

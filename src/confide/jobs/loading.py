@@ -84,6 +84,7 @@ class FoundEntity:
     fragments: tuple[Span, ...]
     confidence: float | None
     attributes: Mapping[str, str] = field(default_factory=dict)
+    attribute_confidences: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Type, text, place, confidence, and what is said of it."""
@@ -128,7 +129,7 @@ class Annotated:
         return tuple(
             FoundEntity(
                 one.id, one.type, document.surface(one), one.start, one.end, one.fragments,
-                one.confidence, dict(one.attributes),
+                one.confidence, dict(one.attributes), dict(one.attribute_confidences),
             )
             for one in sorted(document.entities, key=lambda one: (one.start, one.end))
         )  # fmt: skip

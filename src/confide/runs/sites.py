@@ -12,7 +12,7 @@ import hmac
 import re
 import secrets
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, islice, pairwise
 from math import ceil
@@ -572,10 +572,15 @@ def _read(
     return {part: list(islice(left, len(found))) for part, found in read_parts.items()}
 
 
+def odd_values(values: Iterable[str]) -> int:
+    """The number of values of an attribute that are no labels: not one word of letters and such."""
+    return sum(_VALUE.fullmatch(value) is None for value in values)
+
+
 def _check_values(documents: Sequence[Document], name: str) -> None:
     """Raise DataError unless an attribute's values are few words: as names, they leave the site."""
     values = {one.type for document in documents for one in document.relations}
-    odd = sum(_VALUE.fullmatch(value) is None for value in values)
+    odd = odd_values(values)
     if odd or len(values) > MOST_VALUES:
         raise DataError(
             f"the values of the attribute {printable(name, 60)!r} are no labels, and they would"

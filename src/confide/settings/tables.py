@@ -659,6 +659,10 @@ class Settings(Table):
             'pairs.attribute is for task = "re"': (
                 self.pairs.attribute and TASKS[self.task].kind != "relations"
             ),
+            "pairs.types name each type twice where pairs.attribute is learnt, of one entity alone:"
+            ' [["problem", "problem"]]': (
+                self.pairs.attribute and any(head != tail for head, tail in self.pairs.types)
+            ),
             'split.by = "attribute" needs the attribute\'s name: split.attribute = "ward"': (
                 self.split and self.split.by == "attribute" and self.split.attribute is None
             ),

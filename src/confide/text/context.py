@@ -191,12 +191,9 @@ class ContextRules:
                     Note,
                     stacklevel=2,
                 )
-            entities = []
-            for one, value in zip(document.entities, values, strict=True):
-                rest = tuple(pair for pair in one.attributes if pair[0] != ASSERTION)
-                new = ((ASSERTION, value),) if value else ()
-                entities.append(replace(one, attributes=(*rest, *new)))
-            found.append(replace(document, entities=tuple(entities)))
+            both = zip(document.entities, values, strict=True)
+            entities = tuple(one.with_attribute(ASSERTION, value or None) for one, value in both)
+            found.append(replace(document, entities=entities))
         return found
 
     def _values(self, document: Document, language: str) -> Iterator[str]:

@@ -135,7 +135,10 @@ def pack_spans(spans: Iterable[Span]) -> PackedSpans:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A mention: a type and one or more character fragments, ascending and not touching."""
+    """A mention: a type and one or more character fragments, ascending and not touching.
+
+    `attribute_confidences`: how likely a model thinks the values of attributes, by name.
+    """
 
     id: str
     type: str
@@ -143,6 +146,7 @@ class Entity:
     confidence: float | None = None
     concepts: tuple[str, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
+    attribute_confidences: tuple[tuple[str, float], ...] = ()
 
     @property
     def start(self) -> int:
@@ -161,8 +165,25 @@ class Entity:
     def sure(self, confidence: float) -> Entity:
         """The entity with this confidence; `replace` takes four times as long."""
         return Entity(
-            self.id, self.type, self.fragments, confidence, self.concepts, self.attributes
-        )
+            self.id, self.type, self.fragments, confidence, self.concepts, self.attributes,
+            self.attribute_confidences,
+        )  # fmt: skip
+
+    def with_attribute(
+        self, name: str, value: str | None, *, confidence: float | None = None
+    ) -> Entity:
+        """The entity with this value of an attribute, last, in place of those it had; None: none.
+
+        >>> pain = Entity("T1", "sign", ((3, 7),), attributes=(("assertion", "present"),))
+        >>> pain.with_attribute("assertion", "absent", confidence=0.75).attribute_confidences
+        (('assertion', 0.75),)
+        """
+        said = tuple(pair for pair in self.attributes if pair[0] != name)
+        sure = tuple(pair for pair in self.attribute_confidences if pair[0] != name)
+        if value is not None:
+            said += ((name, value),)
+            sure += ((name, confidence),) if confidence is not None else ()
+        return replace(self, attributes=said, attribute_confidences=sure)
 
     def shifted(self, by: int) -> Entity:
         """The entity, `by` characters further on."""
@@ -299,12 +320,13 @@ def attributes_as_relations(document: Document, name: str) -> Document:
 
 def relations_as_attributes(document: Document, name: str, said: Document) -> Document:
     """The document with that attribute of its entities as the relations of `said` have it."""
-    values = {one.head: "" if one.type == name else one.type for one in said.relations}
+    found = {one.head: one for one in said.relations}
     entities = []
     for one in document.entities:
-        rest = tuple(pair for pair in one.attributes if pair[0] != name)
-        new = ((name, values[one.id]),) if one.id in values else ()
-        entities.append(replace(one, attributes=(*rest, *new)))
+        own = found.get(one.id)
+        value = None if own is None else "" if own.type == name else own.type
+        sure = None if own is None else own.confidence
+        entities.append(one.with_attribute(name, value, confidence=sure))
     return replace(document, entities=tuple(entities))
 
 

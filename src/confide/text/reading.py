@@ -368,6 +368,7 @@ class Draft:
         keep: whether entities keep the ids of the file; else they are T1, T2, ...
         within: the parts of the text from which the offsets of the next mentions count.
         names: the entities' ids by what the file, or `entity`, calls them.
+        sure: the confidences of entities' attributes, by what `entity` calls these.
     """
 
     source: Source
@@ -381,6 +382,7 @@ class Draft:
     within: Sequence[places.TextPart] = ()
     entities: dict[str, Entity] = field(default_factory=dict)
     relations: dict[str, Relation] = field(default_factory=dict)
+    sure: dict[str, tuple[tuple[str, float], ...]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _unplaced: list[_Unplaced] = field(default_factory=list)
     _count: int = 0
@@ -464,7 +466,7 @@ class Draft:
         name = free_id(name, self.entities, self._tried[0])
         self._names[one.key] = name
         self._names.setdefault(given or name, name)
-        self.entities[name] = Entity(name, kind, fragments, *one.rest)
+        self.entities[name] = Entity(name, kind, fragments, *one.rest, self.sure.get(one.key, ()))
 
     def relation(
         self,
@@ -819,7 +821,10 @@ def reduce_to(supports: Supports, documents: Sequence[Document], out: Output) ->
     both: list[Entity | Relation] = [*entities, *relations]
     if not supports.confidences:
         number = sum(one.confidence is not None for one in both)
-        out.unheld("confidences-unheld", number, "confidences of entities or relations")
+        number += sum(len(one.attribute_confidences) for one in entities)
+        out.unheld(
+            "confidences-unheld", number, "confidences of entities, their attributes or relations"
+        )
     said = 0 if supports.said else sum(bool(one.attributes) for one in both)
     if supports.concepts == "none":
         said += sum(bool(one.concepts) for one in entities if supports.said or not one.attributes)
@@ -858,6 +863,9 @@ def _reduced(document: Document, supports: Supports, problems: Problems) -> Docu
                 confidence=entity.confidence if supports.confidences else None,
                 concepts=() if supports.concepts == "none" else entity.concepts,
                 attributes=entity.attributes if supports.said else (),
+                attribute_confidences=entity.attribute_confidences
+                if supports.said and supports.confidences
+                else (),
             )
         )
     known = {entity.id for entity in entities}

@@ -239,6 +239,21 @@ class RelationSpec(PairSpec):
         found = {relation.type for document in site.train for relation in document.relations}
         return replace(self, relations=[NO_RELATION, *sorted(found - {NO_RELATION})])
 
+    def with_labels_of(self, before: Self) -> Self:
+        """The form as of pairs, from a model that learnt the same. Raises SettingsError."""
+        if self.attribute != before.attribute:
+            learnt = [
+                f"pairs.attribute = {one!r}" if one else "relations between entities"
+                for one in (self.attribute, before.attribute)
+            ]
+            raise SettingsError(
+                "training cannot start from a model that learnt something else",
+                expected=learnt[0],
+                got=learnt[1],
+                fix="name a run that learnt the same in start_from, or leave it out",
+            )
+        return super().with_labels_of(before)
+
     @property
     def class_names(self) -> Sequence[str]:
         """The relations; the first is none."""

@@ -497,7 +497,7 @@ def _add_entity(draft: Draft, item: object) -> None:
     if not all(isinstance(concept, str | int | float) for concept in concepts):
         raise row.malformed('"concepts"', "a list of strings", concepts)
     surface, name = item.get("text"), item.get("id")
-    draft.entity(
+    key = draft.entity(
         kind,
         spans,
         given=clean(str(name)) if isinstance(name, str | int) else "",
@@ -506,6 +506,8 @@ def _add_entity(draft: Draft, item: object) -> None:
         concepts=tuple(clean(str(concept)) for concept in concepts),
         attributes=_pairs(row),
     )
+    if sure := _attribute_confidences(row):
+        draft.sure[key] = sure
 
 
 def _fragments(row: Row, value: object, what: str) -> list[Span]:
@@ -525,8 +527,10 @@ def _ends_of(row: Row, pair: object, what: str) -> Span:
 
 def _confidence(row: Row) -> float | None:
     value = _first_of(row.tree, ("confidence", "score"))
-    if value is None:
-        return None
+    return None if value is None else _probability(row, value)
+
+
+def _probability(row: Row, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise row.malformed("a confidence", "a number from 0 to 1", value)
     return float(value)
@@ -545,6 +549,21 @@ def _pairs(row: Row) -> tuple[tuple[str, str], ...]:
         expected = "an object or a list of pairs of strings"
         raise row.malformed('"attributes"', expected, value)
     return tuple((clean(str(key)), clean(str(content))) for key, content in pairs)
+
+
+def _attribute_confidences(row: Row) -> tuple[tuple[str, float], ...]:
+    """Confidences of attributes, in the forms that attributes have."""
+    value = row.tree.get("attribute_confidences")
+    if value is None:
+        return ()
+    pairs = list(value.items()) if isinstance(value, dict) else value
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)
+        for pair in pairs
+    ):
+        expected = "an object or a list of pairs, a name and a number"
+        raise row.malformed('"attribute_confidences"', expected, value)
+    return tuple((clean(name), _probability(row, sure)) for name, sure in pairs)
 
 
 def _add_relation(draft: Draft, row: Row, number: int) -> None:
