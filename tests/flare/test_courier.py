@@ -197,14 +197,13 @@ def test_the_numbers_are_those_of_one_machine(
         for name in trip.names:
             found = compare_ledgers(trip.run / "alone" / name, trip.memory(name))
             assert found.agree and not found.again, found
-    if method in ("alone", "fedavg-tagger"):  # what `confide personalise` does at each site
-        for name in trip.names:
-            (ours,) = personalise(trip.memory(name), passes=1).values()
-            theirs = personalise(tmp_path / "one", site=name, passes=1)[name]
-            assert (ours.kept, ours.round) == (theirs.kept, theirs.round)
-            for way, one in ours.candidates.items():
-                other = theirs.candidates[way]
-                assert (one.passes, one.dev, one.test) == (other.passes, other.dev, other.test)
+    if method in ("alone", "fedavg-tagger"):  # what `confide personalise` does at a site
+        (ours,) = personalise(trip.memory("site-2"), passes=1).values()
+        theirs = personalise(tmp_path / "one", site="site-2", passes=1)["site-2"]
+        assert (ours.kept, ours.round) == (theirs.kept, theirs.round)
+        for way, one in ours.candidates.items():
+            other = theirs.candidates[way]
+            assert (one.passes, one.dev, one.test) == (other.passes, other.dev, other.test)
 
 
 @pytest.mark.slow
