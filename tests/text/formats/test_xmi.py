@@ -38,6 +38,14 @@ def test_sample(tmp_path):
     assert [(p.kind, p.lost) for p in reading.problems] == [("layer-ignored", False)]
 
 
+def test_a_list_is_of_elements(tmp_path):
+    items = "<unit>mg</unit><unit/><unit> a </unit><of>21</of><unit>day</unit>"
+    content = published.XMI.replace('unit="mg" of="21"/>', f">{items}</custom:Dose>")
+    (document,) = read(put(tmp_path, "note.xmi", content)).documents
+    assert document.entities[2].attributes == (("amount", "3"), ("unit", "mg a day"))
+    assert ("of", "Yes", "aspirin") in links(document)
+
+
 def test_a_type_system_tells_numbers_from_references(tmp_path):
     """Without one, the amount 20 is taken for the annotation 20."""
     content = published.XMI.replace('amount="3"', 'amount="20"')
