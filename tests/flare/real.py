@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from confide.federation.events import Event
-from confide.flare.kit import KITS, Consortium, Kit, open_consortium
+from confide.flare.kit import KITS, SERVER, Consortium, Kit, open_consortium
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.certificates import accept, approve, ask_to_join
-from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.nvidia.consortium import create_consortium, described
 from confide.flare.nvidia.lead import LeadRecord, coordinate_run
 from confide.flare.sitekit import agree_to, setup_site
 from confide.methods import METHODS
@@ -38,8 +38,9 @@ WIRETAP = Path(__file__).parent / "wiretap"
 
 
 def own_keys(founded: Consortium, kit: Path, name: str) -> Kit:
-    """A site makes its keys and gets its kit, or renews it, as docs/deployment.md says."""
-    asked = ask_to_join(kit, site=name, consortium=founded.name)
+    """A place makes its keys and gets its kit, or renews it, as docs/deployment.md says."""
+    kind = described(founded, name, path=kit).kind
+    asked = ask_to_join(kit, site=name, consortium=founded.name, kind=kind)
     answer = approve(founded.path, asked.file, compared=True).file
     assert answer is not None
     made = accept(kit, answer, compared=True).kit
@@ -55,9 +56,9 @@ class Real:
         self.names = [site.name for site in settings.site]
         self.port = free_port()
         founded = create_consortium(
-            "trial", sites=(), host="localhost", port=self.port, out=folder / "consortium"
+            "trial", sites=None, host="localhost", port=self.port, out=folder / "consortium"
         )
-        for name in self.names:
+        for name in (SERVER, founded.lead, *self.names):
             own_keys(founded, founded.path / KITS / name, name)
         self.consortium: Consortium = open_consortium(founded.path)
         self.gates = folder / "gates"

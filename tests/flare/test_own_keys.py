@@ -1,4 +1,4 @@
-"""Kits of sites that make their own keys: request, approval, acceptance, and what goes wrong."""
+"""Kits whose owners make their own keys: request, approval, acceptance, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from confide.flare.nvidia.certificates import SigningRequest, accept, approve, a
 from confide.flare.nvidia.consortium import create_consortium, renew_kit
 from confide.flare.peers import grouped_fingerprint, list_peers, open_signer, read_identity
 
+ALTERNATIVE = x509.ExtensionOID.SUBJECT_ALTERNATIVE_NAME
 NOW, DAY = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
 
 
@@ -151,6 +152,46 @@ def test_a_renewal_needs_no_call_and_touches_nothing_of_the_site(place: Place) -
         renew_kit(place.consortium.path, "north")
 
 
+def test_server_and_lead_make_their_own_keys(tmp_path: Path) -> None:
+    made = create_consortium(
+        "trial", sites=None, host="fl.example.org", lead="ada", out=tmp_path / "trial"
+    )
+    assert not (made.path / "kits").exists()
+    names = {"server": "CN=fl.example.org", "ada": "CN=ada@confide.lead"}
+    for name, kind in (("server", "server"), ("ada", "lead")):
+        other = renew_kit(made.path, name)  # one with the founder's key, for trials
+        asked = ask_to_join(tmp_path / name, site=name, consortium="trial", kind=kind)
+        before = bodies(tmp_path / name)
+        assert approve(made.path, asked.file).file is None  # not before a call
+        found = approve(made.path, asked.file, compared=True)
+        assert (found.kind, found.site) == (kind, name) and found.file is not None
+        assert accept(tmp_path / name, found.file).kit is None
+        kit = accept(tmp_path / name, found.file, compared=True).kit
+        assert kit == open_kit(tmp_path / name, kind)
+        assert bodies(kit.path) == before and kit.key.stat().st_mode & 0o077 == 0
+        assert not [one for one in before if one in b"".join(files(made.path).values())]
+        mine, theirs = files(kit.path), files(other.path)
+        assert set(mine) - set(theirs) == {"identity/identity.key"} and set(theirs) <= set(mine)
+        keys = {f"startup/{one}" for one in (kit.key.name, kit.certificate.name)}
+        for one in set(theirs) - keys - {"README.txt"}:
+            assert mine[one] == theirs[one], one
+        both = [x509.load_pem_x509_certificate(one.certificate.read_bytes())
+                for one in (kit, other)]  # fmt: skip
+        assert names[name] in both[0].subject.rfc4514_string().split("+")[-1].split(",")
+        assert both[0].subject == both[1].subject
+        assert [one.value for one in both[0].extensions if one.oid == ALTERNATIVE] == [
+            one.value for one in both[1].extensions if one.oid == ALTERNATIVE]  # fmt: skip
+        assert open_signer(kit).vouched(open_signer(kit).card)
+        again = approve(made.path, ask_to_join(kit.path).file).file  # a renewal
+        assert again is not None and accept(kit.path, again).kit == kit
+        assert len(bodies(kit.path) & before) == 1
+        with pytest.raises(KitError, match="makes its own keys"):
+            renew_kit(made.path, name)
+        with pytest.raises(KitError, match=f"the kit is of another {kind}"):
+            ask_to_join(kit.path, kind="site")
+    assert open_consortium(made.path).sites == ()
+
+
 # --- what a founder refuses -----------------------------------------------------------------
 
 
@@ -179,6 +220,8 @@ def of_no_version(der: bytes) -> str:
 
 def test_a_request_that_is_not_a_sites_own_is_not_approved(place: Place) -> None:
     held = json.loads(place.asked.read_text())
+    plain = SigningRequest(**{name: value for name, value in held.items() if name != "schema"})
+    assert plain.model_copy(update={"kind": "lead"}).said() != plain.said()
     long_ago = (NOW - 31 * DAY).isoformat()
     der = x509.load_pem_x509_csr(held["csr"].encode()).public_bytes(serialization.Encoding.DER)
     unsigned = x509.load_der_x509_csr(der[:-1] + bytes([der[-1] ^ 1]))
@@ -200,6 +243,12 @@ def test_a_request_that_is_not_a_sites_own_is_not_approved(place: Place) -> None
         (resigned(place, made=NOW.replace(tzinfo=None).isoformat()), "has expired"),
         (resigned(place, site="server"), "means something else"),
         (resigned(place, site="lead"), "the lead has that name"),
+        (held | {"kind": "lead"}, "has another name"),
+        (held | {"kind": "root"}, "not a request"),
+        (resigned(place, kind="lead"), "the lead of this consortium has another name"),
+        (resigned(place, kind="server"), "the server of this consortium has another name"),
+        (resigned(place, kind="lead", site="lead"), "was changed"),  # the TLS key says north
+        (resigned(place, kind="server", site="lead"), "has another name"),
         (resigned(place, site="../north"), "cannot have this name"),
         (resigned(place, site="North"), "another site has that name"),
         (held | {"schema": 2}, "newer confide"),
@@ -287,6 +336,8 @@ def test_an_answer_that_is_not_the_founders_own_is_not_accepted(
         }.items()),
         (by(place, **certificate), "was changed"),
         (by(place, certificate=ended(place, "south", 9)), "was changed"),
+        (by(place, kind="lead"), "for another kind of place"),
+        (json.dumps(held | {"kind": "server"}), "for another kind of place"),
         (by(place, certificate=ended(place, "north", -60 / 86400)), "not valid today"),
         (by(place, certificate=json.loads(theirs.read_text())["certificate"]), "was changed"),
         (by(place, identity=south["identity"]), "for another identity key"),
@@ -419,6 +470,12 @@ def test_the_verbs_say_what_to_do_next(in_tmp: Path) -> None:
     assert authority in said and "Nothing is accepted yet" in said
     said = call("site", "accept", "north", "trial/answers/north.json", "--compared")
     assert f"{expires(open_kit(in_tmp / 'north')):%Y-%m-%d}" in said
+    said = call("site", "request", "boss", "--as", "lead", "--consortium", "trial")
+    assert "the lead" in said
+    said = call("consortium", "approve", "trial", "boss/request/request.json")
+    assert "Call the lead on a number" in said
+    said = call("consortium", "init", "bare", "--host", "fl.example.org", "--own-keys")
+    assert "consortium bare" in said and not (in_tmp / "bare/kits").exists()
     done = CliRunner().invoke(app, ["site", "request", "south"])
     assert done.exit_code != 0 and "--consortium" in done.output
     assert isinstance(done.exception, (SystemExit, ConfideError))

@@ -12,7 +12,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
+from confide.cli.verbs import app
 from confide.errors import GuardError, RunError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.guards import Guards, check_bounded, check_reply
@@ -118,6 +120,9 @@ def test_without_masks_no_surface_is_counted_and_rare_types_are_none(tmp_path: P
     found, folder = survey(file, overrides=["federation.sums=plain"])
     assert folder is None
     assert found["surfaces"] is None
+    words = ["survey", str(file), "--set", "federation.sums=plain", "--out", str(tmp_path / "run")]
+    said = CliRunner().invoke(app, words).output.replace("\n", " ")
+    assert "  confide init --survey" in said and "Person: 1 of 3 sites annotates it" in said
     person = {"sites": 1, "sites_counted": 0, "entities": 0, "surfaces": None}
     assert found["types"]["Person"] == person  # three: fewer than the guard
     assert found["types"]["Drug"]["entities"] == 55

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -35,11 +35,24 @@ def _open(path: Path, kind: Literal["server", "site"] | None = None) -> Kit:
 # --- Consortium
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KitOptions:
+    """The kits that a founder makes.
+
+    Options:
+        sites (--site NAME): For trials: make this site's key and kit too; repeat for each.
+        own_keys: Make no kit: server and lead make their keys themselves, as sites do.
+    """
+
+    sites: list[str] | None = None
+    own_keys: bool = False
+
+
 @command(consortium, "init")
 def consortium_init(
     name: str,
     *,
-    sites: list[str] | None = None,
+    made_here: KitOptions,
     host: str,
     port: int = 8002,
     lead: str = "lead",
@@ -47,11 +60,10 @@ def consortium_init(
     days: float = 365,
     passphrase: bool = False,
 ) -> None:
-    """Make a consortium, with startup kits for the server and the lead.
+    """Make a consortium; for trials, with startup kits for the server and the lead.
 
     Options:
         name: The consortium's name.
-        sites (--site NAME): For trials: make this site's key and kit too; repeat for each.
         host (HOST): The host where sites reach the server.
         port (PORT): The server's only port.
         lead (NAME): The name of the lead, who starts runs.
@@ -62,10 +74,15 @@ def consortium_init(
     from confide.flare.kit import ROOT_KEY
     from confide.flare.nvidia import consortium as members
 
+    if made_here.own_keys and made_here.sites:
+        raise SettingsError(
+            "--own-keys makes no kit, and --site makes one",
+            fix="leave out --site: `confide consortium add` makes a kit later",
+        )
     secret = new_passphrase_for((out or Path(name)) / ROOT_KEY) if passphrase else None
     made = members.create_consortium(
         name,
-        sites=sites or (),
+        sites=None if made_here.own_keys else made_here.sites or (),
         host=host,
         port=port,
         lead=lead,
@@ -73,28 +90,32 @@ def consortium_init(
         days=days,
         passphrase=secret,
     )
-    _show_kits(
-        made.kits(),
-        f"consortium {made.name}, in {made.path}",
+    title = f"consortium {made.name}, in {made.path}"
+    lines = (
         f"Open TCP port {port} of {host} to the sites and the lead; a site opens none.",
         f"{made.authority} is secret: whoever holds it can let anyone in. Keep it offline, with a"
         " backup; `confide consortium approve` needs it.",
     )
+    if made_here.own_keys:
+        screen.say(title, *lines)
+    else:
+        _show_kits(made.kits(), title, *lines)
 
 
 @command(consortium, "approve")
 def consortium_approve(folder: Path, file: Path, *, compared: bool = False) -> None:
-    """Certify the key that a site made; the first time, after a telephone call.
+    """Certify the key that a site, server or lead made; the first time, after a telephone call.
 
     Options:
         folder: The consortium's folder.
-        file (REQUEST): The site's request.json.
-        compared: The site read this fingerprint to you, and it is the same.
+        file (REQUEST): The request.json that came.
+        compared: It was read to you, this fingerprint, and it is the same.
     """
     from confide.flare.nvidia import certificates
 
     found = certificates.approve(folder, file, compared=compared)
-    _show_fingerprints({f"site {found.site}": found.fingerprint, "authority": found.authority})
+    place = _place(found.kind, found.site)
+    _show_fingerprints({place: found.fingerprint, "authority": found.authority})
     if found.before not in (None, found.fingerprint):
         screen.say(
             "This is another key than the one that was approved under this name; certificates of"
@@ -102,11 +123,18 @@ def consortium_approve(folder: Path, file: Path, *, compared: bool = False) -> N
         )
     if found.file is None:
         screen.say(
-            "Nothing is approved yet. Call the site on a number that you knew before: it reads its"
+            f"Nothing is approved yet. Call {place} on a number that you knew before: it reads its"
             " fingerprint, you read the authority's. If its is the same, repeat with --compared."
         )
         return
-    screen.say(f"approved; send this file to the site, by any channel: {found.file}", style="bold")
+    screen.say(f"approved; send this file to {place}, by any channel: {found.file}", style="bold")
+
+
+def _place(kind: str, name: str) -> str:
+    """The words for a place of a consortium."""
+    if name in ("server", "lead"):
+        return f"the {name}"
+    return f"the {kind} {name}" if kind == "lead" else f"{kind} {name}"
 
 
 def _show_fingerprints(found: dict[str, str]) -> None:
@@ -186,7 +214,8 @@ _MOVES = {
     "site": "The site moves its own files from the old kit to the new one: local/site.toml,"
     " local/consent.toml, local/consent-runs.jsonl and the folder identity.",
     "server": "Stop the server first; then move identity, runs, store and, if present,"
-    " disabled_clients.json (who is revoked) from the old kit to the new one.",
+    " disabled_clients.json (who is revoked) from the old kit to the new one. Once it runs, every"
+    " site stops and starts again.",
     "lead": "The lead moves the folder identity from the old kit to the new one.",
 }
 """Files that go from an old kit to the one that replaces it."""
@@ -489,17 +518,24 @@ def server_tidy(
 
 
 @command(site, "request")
-def site_request(kit: Path, *, name: str | None = None, consortium: str | None = None) -> None:
-    """Make this site's keys, which stay here, and a request for a certificate.
+def site_request(
+    kit: Path,
+    *,
+    name: str | None = None,
+    consortium: str | None = None,
+    kind: Literal["site", "server", "lead"] | None = None,
+) -> None:
+    """Make the keys of this site, server or lead, which stay here, and ask for a certificate.
 
     Options:
-        name (NAME): The site's name, for its first request.
+        name (NAME): The site's name, for its first request; the lead's, if it is not lead.
         consortium (NAME): The consortium's name, for the first request.
+        kind (--as KIND): Whose kit it is to be: site (by default), server or lead.
     """
     from confide.flare.nvidia import certificates
 
-    asked = certificates.ask_to_join(kit, site=name, consortium=consortium)
-    _show_fingerprints({f"site {asked.site}": asked.fingerprint})
+    asked = certificates.ask_to_join(kit, site=name, consortium=consortium, kind=kind)
+    _show_fingerprints({_place(asked.kind, asked.site): asked.fingerprint})
     screen.say(
         f"Send {asked.file} to the founder; it holds no secret. Read this fingerprint to the"
         " founder when called. Then: `confide site accept KIT ANSWER`."
@@ -530,6 +566,8 @@ def site_accept(kit: Path, file: Path, *, compared: bool = False) -> None:
         f"the kit is complete; its certificate is valid until {expires(found.kit):%Y-%m-%d}",
         style="bold",
     )
+    if found.kit.kind == "server":
+        screen.say("If it has run with another key, start it and then every site again.")
 
 
 @command(site, "setup")

@@ -951,7 +951,7 @@ def survey_command(
     if not as_json:
         typer.echo("\n".join(api.survey_verdict(found)))
     if folder is not None:
-        _say_next([_line("confide", "init", "--survey", _from_here(folder), "--out", "study.toml")])
+        _say_next([_line("init", "--survey", _from_here(folder), "--out", "study.toml")])
 
 
 @command(app, "capacity")

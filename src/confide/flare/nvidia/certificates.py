@@ -1,14 +1,17 @@
-"""Kits of sites that make their own keys: no private key of a site is ever anywhere else.
+"""Kits of sites, server and lead that make their own keys: no private key is ever anywhere else.
 
 ```
-site     ask_to_join   makes KIT/request/client.key, KIT/identity    -> KIT/request/request.json
-founder  approve       certifies the public key                      -> CONSORTIUM/answers/SITE.json
-site     accept        checks the certificate, completes the kit     -> KIT/startup, KIT/local
+place    ask_to_join   makes KIT/request/client.key, KIT/identity    -> KIT/request/request.json
+founder  approve       certifies the public key                      -> CONSORTIUM/answers/NAME.json
+place    accept        checks the certificate, completes the kit     -> KIT/startup, KIT/local
 ```
-Neither file is secret. The site's identity key signs the request, and the new key too, as X.509
+Neither file is secret. The place's identity key signs the request, and the new key too, as X.509
 wants it; the key of the consortium's authority signs the answer. People compare the fingerprints of
 these two by telephone, so that a file that was changed on its way is found. A renewal needs no
-call: founder and site know each other's key. Each of the three can be interrupted and run again.
+call: founder and place know each other's key. Each of the three can be interrupted and run again.
+
+The request says whose kit it is to be, and the founder has named server and lead before: nobody
+becomes either under another name, and no site under theirs.
 """
 
 from __future__ import annotations
@@ -47,12 +50,23 @@ from confide.files import (
     write_atomically,
 )
 from confide.flare import kit as kits
-from confide.flare.kit import ASKING, DESCRIPTION, Consortium, Kit, open_consortium, open_kit
+from confide.flare.kit import (
+    ASKING,
+    DESCRIPTION,
+    SERVER,
+    Consortium,
+    Kind,
+    Kit,
+    open_consortium,
+    open_kit,
+)
 from confide.flare.nvidia.consortium import (
     ROOT_CERTIFICATE,
+    described,
     issue_certificate,
     open_root,
     provision,
+    shown_name,
     write_project,
 )
 from confide.flare.peers import FOLDER, KEY, PSS, Identity, make_identity, read_identity
@@ -72,19 +86,23 @@ PublicKey = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class SigningRequest(BaseModel, strict=True, frozen=True, extra="forbid"):
-    """A site asks for a certificate. `csr` is of X.509, `identity` the site's public key."""
+    """A place asks for a certificate. `csr` is of X.509, `identity` the place's public key.
+
+    `site` is its name, also if it is the server or the lead by its `kind`.
+    """
 
     consortium: str
     site: str
+    kind: Kind = "site"
     made: Annotated[str, Field(max_length=40)]
     csr: Pem
     identity: PublicKey
     signature: Signature
 
     def said(self) -> bytes:
-        """The statement that the site's identity key signs."""
+        """The statement that the place's identity key signs."""
         texts = (self.consortium, self.site, self.made, self.csr, self.identity)
-        return statement("request", *(text.encode() for text in texts))
+        return statement("request", *(text.encode() for text in (*texts, *_said(self.kind))))
 
 
 class SignedAnswer(BaseModel, strict=True, frozen=True, extra="forbid"):
@@ -99,14 +117,20 @@ class SignedAnswer(BaseModel, strict=True, frozen=True, extra="forbid"):
     certificate: Pem
     authority: Pem
     signature: Signature
+    kind: Kind = "site"
 
     def said(self) -> bytes:
         """The statement that the authority's key signs."""
         texts = (
             self.consortium, self.site, self.host, self.asked, self.identity, self.certificate,
-            self.authority,
+            self.authority, *_said(self.kind),
         )  # fmt: skip
         return statement("answer", *(text.encode() for text in texts), int_bytes(self.port))
+
+
+def _said(kind: Kind) -> tuple[str, ...]:
+    """The kind as it is signed: a site is not named, as in version 0.3."""
+    return () if kind == "site" else (kind,)
 
 
 S = TypeVar("S", SigningRequest, SignedAnswer)
@@ -138,44 +162,51 @@ def _write(path: Path, made: SigningRequest | SignedAnswer) -> None:
         write_atomically(path, text.encode())
 
 
-# --- 1. The site asks
+# --- 1. The place asks
 
 
 @dataclass(frozen=True)
 class AskedToJoin:
-    """The file for the founder, and the fingerprint of the site's identity key."""
+    """The file for the founder, whose kit it is to be, and the identity key's fingerprint."""
 
     file: Path
     site: str
     fingerprint: str
+    kind: Kind
 
 
 @for_the_owner()
 def ask_to_join(
-    path: Path, *, site: str | None = None, consortium: str | None = None
+    path: Path, *, site: str | None = None, consortium: str | None = None, kind: Kind | None = None
 ) -> AskedToJoin:
-    """Make a site's keys, in a new kit at `path` or for a renewal, and ask for a certificate.
+    """Make a place's keys, in a new kit at `path` or for a renewal, and ask for a certificate.
 
-    A kit that is complete says `site` and `consortium` itself. Raises KitError, KeyFileError.
+    A kit that is complete says itself whose it is. A new one is a site's unless `kind` says
+    otherwise; the server's name is `server`, the lead's `lead` unless `site` says another. Raises
+    KitError, KeyFileError.
     """
     if (path / "local" / DESCRIPTION).exists():
-        kit = open_kit(path, "site")
-        for given, known in ((site, kit.name), (consortium, kit.consortium)):
+        kit = open_kit(path)
+        pairs = (site, kit.name), (consortium, kit.consortium), (kind, kit.kind)
+        for given, known in pairs:
             if given not in (None, known):
                 raise KitError(
-                    "the kit is of another site", expected=known, got=given, where=str(path)
-                )
-        site, consortium = kit.name, kit.consortium
-    elif site is None or consortium is None:
+                    f"the kit is of another {kit.kind}",
+                    expected=known, got=given, where=str(path),
+                )  # fmt: skip
+        site, consortium, kind = kit.name, kit.consortium, kit.kind
+    else:
+        kind = kind or "site"
+        site = site or {"server": SERVER, "lead": "lead"}.get(kind)
+        _check_new(path)
+    if site is None or consortium is None:
         raise KitError(
-            "there is no kit yet, so the names of the site and of its consortium are needed",
+            "there is no kit yet, so its name and its consortium's are needed",
             where=str(path),
             fix="give --name and --consortium, as the founder wrote them",
         )
-    elif path.exists() and not (path / ASKING).exists() and any(path.iterdir()):
-        raise KitError("this folder holds something else", expected="a new folder", where=str(path))
     kits.check_form("consortium", consortium)
-    kits.check_site(site, host="")
+    _check_name(kind, site)
     with os_errors_as(KitError, "the kit's folder could not be made", where=path):
         private_folder(path)
         private_folder(path / ASKING)
@@ -194,6 +225,7 @@ def ask_to_join(
     asked = SigningRequest(
         consortium=consortium,
         site=site,
+        kind=kind,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         csr=csr.public_bytes(Encoding.PEM).decode("ascii"),
         identity=identity.public.hex(),
@@ -201,11 +233,27 @@ def ask_to_join(
     )
     file = path / ASKING / _ASK_FILE
     _write(file, asked.model_copy(update={"signature": identity.sign(asked.said())}))
-    return AskedToJoin(file, site, identity.fingerprint)
+    return AskedToJoin(file, site, identity.fingerprint, kind)
+
+
+def _check_new(path: Path) -> None:
+    """Raise KitError if a folder holds something other than a request for a kit."""
+    if path.exists() and not (path / ASKING).exists() and any(path.iterdir()):
+        raise KitError("this folder holds something else", expected="a new folder", where=str(path))
+
+
+def _check_name(kind: Kind, name: str) -> None:
+    """Raise KitError if no place of that kind has that name."""
+    if kind == "site":
+        kits.check_site(name, host="")
+    elif kind == "lead":
+        kits.check_form("lead", name)
+    elif name != SERVER:
+        raise KitError("the server has one name", expected=SERVER, got=repr(name))
 
 
 def _own_key(path: Path) -> RSAPrivateKey:
-    """A site's private key for TLS. Raises KeyFileError if others could have read it."""
+    """A place's private key for TLS. Raises KeyFileError if others could have read it."""
     if path.stat().st_mode & 0o077:
         raise KeyFileError(
             "others can read this private key",
@@ -224,7 +272,7 @@ def _own_key(path: Path) -> RSAPrivateKey:
 
 @dataclass(frozen=True)
 class Approval:
-    """A request before its founder, who has approved it if there is a `file` for the site.
+    """A request before its founder, who has approved it if there is a `file` for the place.
 
     `before` is the fingerprint that was approved under this name earlier, `authority` that of the
     consortium's authority, which the site compares.
@@ -235,18 +283,29 @@ class Approval:
     before: str | None
     authority: str
     file: Path | None
+    kind: Kind
 
 
 @for_the_owner()
 def approve(consortium: Path, file: Path, *, compared: bool = False) -> Approval:
-    """Certify the key in a site's request, if its fingerprint was `compared` now or earlier.
+    """Certify the key in a place's request, if its fingerprint was `compared` now or earlier.
 
     The same request gets the same answer again. Raises KitError, LockedKeyError.
     """
     held = open_consortium(consortium)
     asked = _read(SigningRequest, file)
-    others = [site for site in held.sites if site != asked.site]
-    kits.check_member_names(held.name, [*others, asked.site], lead=held.lead, host=held.host)
+    named_here = {"server": SERVER, "lead": held.lead}.get(asked.kind)
+    sites = held.sites
+    if named_here is None:
+        sites = (*(site for site in held.sites if site != asked.site), asked.site)
+        kits.check_member_names(held.name, sites, lead=held.lead, host=held.host)
+    elif asked.site != named_here:
+        raise KitError(
+            f"the {asked.kind} of this consortium has another name",
+            expected=named_here,
+            got=printable(asked.site),
+            where=str(file),
+        )
     public = _checked_ask(asked, held, where=file)
     kept = held.answer(asked.site)
     before = _read(SignedAnswer, kept) if kept.exists() else None
@@ -261,14 +320,15 @@ def approve(consortium: Path, file: Path, *, compared: bool = False) -> Approval
         digest_of_key(bytes.fromhex(before.identity)) if before else None,
         authority,
         kept,
+        asked.kind,
     )
     if fresh:
         _check_age(asked, where=file)
         if not (known or compared):
             return dataclasses.replace(found, file=None)
         _write(kept, _answer(held, asked, public=public, named=named))
-    if asked.site not in held.sites:
-        write_project(dataclasses.replace(held, sites=(*held.sites, asked.site)))
+    if set(sites) != set(held.sites):
+        write_project(dataclasses.replace(held, sites=sites))
     return found
 
 
@@ -290,10 +350,10 @@ def _checked_ask(asked: SigningRequest, held: Consortium, *, where: Path) -> RSA
             raise ValueError("another key, or another name")
     except (ValueError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise KitError(
-            "the request was changed since the site made it, or is damaged",
-            expected="the signatures of the site's two keys over it",
+            "the request was changed since it was made, or is damaged",
+            expected="the signatures of the two keys of its place over it",
             where=str(where),
-            fix="ask the site to send it again, and compare the fingerprint by telephone",
+            fix="ask the place to send it again, and compare the fingerprint by telephone",
         ) from error
     return public
 
@@ -311,7 +371,7 @@ def _check_age(asked: SigningRequest, *, where: Path) -> None:
             expected=f"one of the last {DAYS} days, by this machine's clock",
             got=printable(asked.made),
             where=str(where),
-            fix="the site runs `confide site request` again",
+            fix="run `confide site request` there again",
         )
 
 
@@ -320,10 +380,11 @@ def _answer(
 ) -> SignedAnswer:
     """The signed answer; asks for the passphrase of an encrypted root key."""
     root = open_root(held.authority)
-    kit = Kit(held.path, "site", asked.site, held.name, held.host, held.port, "", "")
+    kit = described(held, asked.site, path=held.path)
     answer = SignedAnswer(
         consortium=held.name,
         site=asked.site,
+        kind=asked.kind,
         host=held.host,
         port=held.port,
         asked=named,
@@ -336,7 +397,7 @@ def _answer(
     return answer.model_copy(update={"signature": signature})
 
 
-# --- 3. The site accepts
+# --- 3. The place accepts
 
 
 @dataclass(frozen=True)
@@ -357,14 +418,15 @@ def accept(path: Path, file: Path, *, compared: bool = False) -> Acceptance:
     asked = path / ASKING / _ASK_FILE
     if asked.exists():
         own = _read(SigningRequest, asked)
-        names = own.site, own.consortium
+        name, consortium, kind = own.site, own.consortium, own.kind
     else:
-        kit = open_kit(path, "site")
-        names = kit.name, kit.consortium
+        kit = open_kit(path)
+        name, consortium, kind = kit.name, kit.consortium, kit.kind
     answer = _read(SignedAnswer, file)
     for what, got, wanted in (
-        ("site", answer.site, names[0]),
-        ("consortium", answer.consortium, names[1]),
+        (kind, answer.site, name),
+        ("consortium", answer.consortium, consortium),
+        ("kind of place", answer.kind, kind),
     ):
         if got != wanted:
             raise KitError(
@@ -373,10 +435,13 @@ def accept(path: Path, file: Path, *, compared: bool = False) -> Acceptance:
                 got=printable(got),
                 where=str(file),
             )
-    certificate, authority = _checked_answer(answer, where=file)
+    lead, sites = (name, ()) if kind == "lead" else ("", (name,) if kind == "site" else ())
+    made = Consortium(path, consortium, answer.host, answer.port, lead, sites, 0)
+    shape = described(made, name, path=path)
+    certificate, authority = _checked_answer(answer, shape, where=file)
     identity = read_identity(path / FOLDER / KEY)
-    key_file = _fitting_key(path, certificate, identity=identity, answer=answer)
-    root, shown = path / "startup" / "rootCA.pem", path / "startup" / "client.crt"
+    key_file = _fitting_key(shape, certificate, identity=identity, answer=answer)
+    root, shown = shape.root, shape.certificate
     if root.exists():
         _check_successor(root, shown, authority=authority, certificate=certificate)
     elif not compared:
@@ -384,25 +449,24 @@ def accept(path: Path, file: Path, *, compared: bool = False) -> Acceptance:
     with os_errors_as(KitError, "the kit could not be written", where=path):
         private_folder(path / ASKING)
         work = Path(tempfile.mkdtemp(dir=path / ASKING))
-        made = Consortium(work, names[1], answer.host, answer.port, "", (names[0],), 0)
-        (new,) = provision(made, work / "kits", names=names[:1])
+        (new,) = provision(dataclasses.replace(made, path=work), work / "kits", names=(name,))
         description = new.path / "local" / DESCRIPTION
         for one in sorted(new.path.rglob("*")):
             if one.is_file() and one != description:
                 write_atomically(path / one.relative_to(new.path), file_bytes(one))
         write_atomically(root, answer.authority.encode())
         write_atomically(shown, answer.certificate.encode())
-        key_file.replace(path / "startup" / _TLS_KEY)
+        key_file.replace(shape.key)
         write_atomically(path / "local" / DESCRIPTION, file_bytes(description))  # now it is a kit
         newer = (path / ASKING / _TLS_KEY).exists()  # of a request that is not answered yet
         shutil.rmtree(work if newer else path / ASKING, ignore_errors=True)
-    return Acceptance(_fingerprint(answer.authority.encode()), open_kit(path, "site"))
+    return Acceptance(_fingerprint(answer.authority.encode()), open_kit(path, kind))
 
 
 def _checked_answer(
-    answer: SignedAnswer, *, where: Path
+    answer: SignedAnswer, kit: Kit, *, where: Path
 ) -> tuple[x509.Certificate, x509.Certificate]:
-    """The certificates of site and authority. Raises KitError unless the authority signed all."""
+    """The certificates of place and authority. Raises KitError unless the authority signed all."""
     kits.check_host(answer.host)
     try:
         authority = kits.certificate_in(answer.authority.encode())
@@ -412,7 +476,7 @@ def _checked_answer(
         public.verify(bytes.fromhex(answer.signature), answer.said(), PSS, hashes.SHA256())
         authority.verify_directly_issued_by(authority)
         certificate.verify_directly_issued_by(authority)
-        if _name(certificate.subject) != answer.site:
+        if _name(certificate.subject) != shown_name(kit):
             raise ValueError("another name")
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
         raise KitError(
@@ -436,26 +500,26 @@ def _checked_answer(
 
 
 def _fitting_key(
-    path: Path, certificate: x509.Certificate, *, identity: Identity, answer: SignedAnswer
+    kit: Kit, certificate: x509.Certificate, *, identity: Identity, answer: SignedAnswer
 ) -> Path:
-    """The site's private key that was certified: the new one or, after an interruption, the kit's.
+    """The private key that was certified: the new one or, after an interruption, the kit's.
 
     Raises KitError, KeyFileError.
     """
-    files = [path / ASKING / _TLS_KEY, path / "startup" / _TLS_KEY]
+    path, files = kit.path, [kit.path / ASKING / _TLS_KEY, kit.key]
     for file in filter(Path.exists, files):
         if _own_key(file).public_key() == certificate.public_key():
             break
     else:
         raise KitError(
-            "the certificate is for another key than this site's",
+            f"the certificate is for another key than this {kit.kind}'s",
             where=str(path),
             fix="take the answer to the request that lies here; or run `confide site request`"
             " again and send that to the founder",
         )
     if answer.identity != identity.public.hex():
         raise KitError(
-            "the answer is for another identity key than this site's",
+            f"the answer is for another identity key than this {kit.kind}'s",
             where=str(path / FOLDER),
             fix="restore the folder `identity`, or run `confide site request` again",
         )

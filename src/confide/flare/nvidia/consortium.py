@@ -1,8 +1,8 @@
 """Create a consortium: its root key, which signs every certificate, and kits of its members.
 
 NVIDIA FLARE writes a kit's configuration; keys and certificates are ours. A kit that is made here
-comes with a private key that its founder has had: for the server, the lead and trials. Real sites
-make their own (`certificates`).
+comes with a private key that its founder has had: for trials. Real places make their own
+(`certificates`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NOT_OURS = ("*.sh", "*.ipynb", "readme*", "*.md")
 def create_consortium(
     name: str,
     *,
-    sites: Sequence[str],
+    sites: Sequence[str] | None,
     host: str,
     port: int = PORT,
     lead: str = "lead",
@@ -58,13 +58,14 @@ def create_consortium(
 ) -> Consortium:
     """Create a consortium in the folder `out` (by default its name): the project file and kits.
 
-    The kits are those of the server, the lead and these sites; others ask to be approved. Sites and
-    the lead reach the server at `host`, on this one port. A passphrase encrypts the root key.
+    The kits are those of the server, the lead and these sites; others ask to be approved. With None
+    there is no kit: all make their own keys. Sites and the lead reach the server at `host`, on this
+    one port. A passphrase encrypts the root key.
     Raises KitError if a name, the host or the port is not allowed or the folder exists; EngineError
     without FLARE.
     """
     out = Path(name) if out is None else out
-    made = Consortium(out, name, host, port, lead, tuple(sites), days)
+    made = Consortium(out, name, host, port, lead, tuple(sites or ()), days)
     _check(made)
     if out.exists():
         raise KitError(
@@ -78,8 +79,9 @@ def create_consortium(
             beside.mkdir(parents=True, mode=0o700)
             new = dataclasses.replace(made, path=beside)
             create_root_key(new.authority, name, days=days, passphrase=passphrase)
-            names = (SERVER, *made.sites, made.lead)
-            _make_kits(new, beside / KITS, names=names, passphrase=passphrase)
+            if sites is not None:
+                names = (SERVER, *made.sites, made.lead)
+                _make_kits(new, beside / KITS, names=names, passphrase=passphrase)
             write_project(new)
             beside.rename(out)
     finally:
@@ -116,10 +118,9 @@ def renew_kit(consortium: Path, name: str) -> Kit:
         )
     if held.answer(name).exists():
         raise KitError(
-            "this site makes its own keys, and no one else ever has them",
-            got=name,
+            f"{name} makes its own keys, and no one else ever has them",
             where=str(held.answer(name)),
-            fix="the site runs `confide site request KIT`; approve what it sends",
+            fix="run `confide site request KIT` there, and approve what it sends",
         )
     return _make_kit(held, name)
 
@@ -187,8 +188,7 @@ def _make_kits(
         save_private(kit.key, private, passphrase=None)
         write_atomically(kit.certificate, issue_certificate(made, kit, public=public, root=root))
         write_atomically(kit.root, root[1])
-        made_here = "Its private key was made by the founder"
-        made_here += ": for trials only.\n" if kit.kind == "site" else ".\n"
+        made_here = "Its private key was made by the founder: for trials only.\n"
         readme = kit.path / "README.txt"
         write_atomically(readme, file_bytes(readme), made_here.encode())
         for path in (kit.path, *kit.path.rglob("*")):
@@ -200,12 +200,12 @@ def provision(made: Consortium, out: Path, *, names: Sequence[str]) -> list[Kit]
 
     Raises KitError.
     """
-    org, user = kits.organisation(made.name), f"{made.lead}@{kits.LEADS}"
-    identity = made.host[:64]  # the longest name of a certificate
+    org, identity = kits.organisation(made.name), described(made, SERVER, path=out).identity
     ports = {"fed_learn_port": made.port, "default_host": made.host}
     people = {SERVER: Participant("server", identity, org, ports)}  # FLARE needs one
     for name in names:
         if name == made.lead:
+            user = described(made, name, path=out).user
             people[name] = Participant("admin", user, org, {"role": "lead"})
         elif name != SERVER:
             people[name] = Participant("client", name, org)
@@ -225,16 +225,26 @@ def provision(made: Consortium, out: Path, *, names: Sequence[str]) -> list[Kit]
             raise KitError("the kits could not be provisioned", got=said)
         out.mkdir(mode=0o700, exist_ok=True)
         for name in names:
-            kind: Kind = "server" if name == SERVER else "lead" if name == made.lead else "site"
             shutil.move(Path(folders) / people[name].name, out / name)
-            kit = Kit(
-                out / name, kind, name, made.name, made.host, made.port,
-                identity=identity,
-                user=user if kind == "lead" else "",
-            )  # fmt: skip
+            kit = described(made, name, path=out / name)
             _finish(kit)
             found.append(kit)
     return found
+
+
+def described(made: Consortium, name: str, *, path: Path) -> Kit:
+    """A kit at `path` of this name (`server`, a site or the lead), whether it is there or not."""
+    kind: Kind = "server" if name == SERVER else "lead" if name == made.lead else "site"
+    return Kit(
+        path, kind, name, made.name, made.host, made.port,
+        identity=made.host[:64],  # the longest name of a certificate
+        user=f"{made.lead}@{kits.LEADS}" if kind == "lead" else "",
+    )  # fmt: skip
+
+
+def shown_name(kit: Kit) -> str:
+    """The name in a kit's certificate."""
+    return {"server": kit.identity, "site": kit.name, "lead": kit.user}[kit.kind]
 
 
 def issue_certificate(
@@ -243,11 +253,10 @@ def issue_certificate(
     """A certificate of a kit's owner for a public key, in PEM; it never outlives the root's."""
     key, certificate = root
     issuer = x509.load_pem_x509_certificate(certificate)
-    names = {"server": kit.identity, "site": kit.name, "lead": kit.user}
     role = "lead" if kit.kind == "lead" else None
     now = datetime.datetime.now(datetime.UTC)
     issued = generate_cert(
-        Identity(names[kit.kind], kits.organisation(made.name), role),
+        Identity(shown_name(kit), kits.organisation(made.name), role),
         Identity(str(issuer.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)),
         key,
         public,
