@@ -203,11 +203,11 @@ def at_equal_time(
         }
         shown = {side: f"{one[1]:.1f} ({one[0]:.0f} s)" for side, one in last.items() if one}
         for side, one in last.items():
-            if side != "ours" and one and last["ours"]:
+            if side != "ours" and one and (ours := last.get("ours")):
                 yield (
                     f"| F1 after {most:.0f} s, {corpus}, {options['train']} sentences |"
                     f" {shown['ours']} | {NAMES[side]} | {shown[side]} |"
-                    f" {last['ours'][1] - one[1]:+.1f} points |"
+                    f" {ours[1] - one[1]:+.1f} points |"
                 )
 
 
