@@ -255,9 +255,17 @@ def test_processes_that_watch_one_folder_run_under_masks_to_the_same_numbers(
     trip.usb.mkdir()
 
     def start(*words: str | Path) -> subprocess.Popen[str]:
-        line = [sys.executable, "-m", "confide", "courier", *map(str, words)]
+        line = [sys.executable, "-X", "faulthandler", "-m", "confide", "courier", *map(str, words)]
         pipe = subprocess.PIPE
         return subprocess.Popen(line, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+    def end(site: subprocess.Popen[str]) -> str:
+        site.send_signal(signal.SIGINT)
+        try:
+            return site.communicate(timeout=30)[0]
+        except subprocess.TimeoutExpired:
+            site.send_signal(signal.SIGABRT)  # it says where each thread is
+            pytest.fail(f"Ctrl-C did not end it: {site.communicate(timeout=30)[0]}")
 
     (trip.usb / f"{trip.called}.site-1.0001.ask").write_bytes(b"half a file")
     watch = ("--watch", trip.usb)
@@ -267,9 +275,11 @@ def test_processes_that_watch_one_folder_run_under_masks_to_the_same_numbers(
         said, _ = server.communicate(timeout=200)
         assert server.returncode == 0, said
     finally:
-        for site in sites:
-            site.send_signal(signal.SIGINT)
-        told = [site.communicate(timeout=30)[0] for site in sites]
+        try:
+            told = [end(site) for site in sites]
+        finally:
+            for site in sites:
+                site.kill()
     assert f"run folder: {trip.run}" in said and not list(trip.usb.glob("*.reply"))
     assert all("for the server" in one for one in told), told
     run(trip.settings, out=tmp_path / "one")
