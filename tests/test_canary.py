@@ -34,6 +34,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.loading import release
 from confide.runs.run import run
 from confide.text.document import NO_RELATION, Document, Entity
+from confide.text.formats import read
 from confide.training.batches import Example
 from confide.training.vocabulary import DIGEST_BYTES, keyed_digest, normalise
 from contract.bags import bag_documents
@@ -144,6 +145,22 @@ def plant_relations(folder: Path) -> list[dict[str, Any]]:
     return tables
 
 
+def plant_assertions(folder: Path) -> list[dict[str, Any]]:
+    """The same, where what holds is an attribute of the second entity, and of it alone."""
+    tables = plant_relations(folder)
+    for table in tables:
+        for part in ("train", "dev", "test"):
+            found = []
+            for one in read(table[part]).documents:
+                said = {relation.tail: relation.type for relation in one.relations}
+                head, tail = one.entities
+                mark = (("assertion", said.get(tail.id, "present")),)
+                both = (head, replace(tail, attributes=mark))
+                found.append(replace(one, entities=both, relations=()))
+            write_documents(Path(table[part]), found)
+    return tables
+
+
 def with_canaries(one: Document, here: dict[str, str]) -> Document:
     """The document with an entity, words and ids that are a site's own."""
     head, tail = one.entities
@@ -184,8 +201,10 @@ def plant_bags(folder: Path) -> list[dict[str, Any]]:
     return tables
 
 
-PLANT = {"ner": plant, "re": plant_relations, "bags": plant_bags}
-"""What plants, by task."""
+PLANT = {
+    "ner": plant, "re": plant_relations, "bags": plant_bags, "assertion": plant_assertions,
+}  # fmt: skip
+"""What plants, by task; or by an attribute of entities."""
 
 
 def test_planted_relations_are_those_of_the_corpus() -> None:

@@ -70,6 +70,9 @@ def _forms() -> dict[str, Form]:
         "fedavg-tagger", f"model.context={CONTEXT}", context=True, homes="context"
     )
     found["fedavg-tagger-masked"] = _form("fedavg-tagger", MASKED)
+    found["fedavg-relations-assertion"] = _form(
+        "fedavg-relations", MASKED, "pairs.attribute=assertion", homes="assertion"
+    )
     order = list(dict.fromkeys(form.homes for form in found.values()))
     return dict(sorted(found.items(), key=lambda item: order.index(item[1].homes)))
 

@@ -66,7 +66,8 @@ def settings_of(form: Form, real: Real) -> Settings:
     """The form's settings, with sites whose text is planted."""
     data = real.folder / f"data-{form.homes}"
     if not data.exists():
-        PLANTED[form.homes] = PLANT[METHODS[form.method].task](data)
+        planting = PLANT.get(form.homes) or PLANT[METHODS[form.method].task]
+        PLANTED[form.homes] = planting(data)
     tables = [dict(table) for table in PLANTED[form.homes]]
     if form.context:
         tables = [{**table, "context": reader("encoder")} for table in tables]
