@@ -232,7 +232,7 @@ def test_without_the_engine_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     north = sites.KitOptions(sites=["north"])
     with pytest.raises(EngineError, match=r"pip install 'confide\[flare\]'"):
-        sites.consortium_init("trial", made_here=north, host="localhost")
+        sites.consortium_init("trial", kits=north, host="localhost")
     assert not list(tmp_path.iterdir())
 
 

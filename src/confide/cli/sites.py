@@ -52,7 +52,7 @@ class KitOptions:
 def consortium_init(
     name: str,
     *,
-    made_here: KitOptions,
+    kits: KitOptions,
     host: str,
     port: int = 8002,
     lead: str = "lead",
@@ -74,7 +74,7 @@ def consortium_init(
     from confide.flare.kit import ROOT_KEY
     from confide.flare.nvidia import consortium as members
 
-    if made_here.own_keys and made_here.sites:
+    if kits.own_keys and kits.sites:
         raise SettingsError(
             "--own-keys makes no kit, and --site makes one",
             fix="leave out --site: `confide consortium add` makes a kit later",
@@ -82,7 +82,7 @@ def consortium_init(
     secret = new_passphrase_for((out or Path(name)) / ROOT_KEY) if passphrase else None
     made = members.create_consortium(
         name,
-        sites=None if made_here.own_keys else made_here.sites or (),
+        sites=None if kits.own_keys else kits.sites or (),
         host=host,
         port=port,
         lead=lead,
@@ -96,7 +96,7 @@ def consortium_init(
         f"{made.authority} is secret: whoever holds it can let anyone in. Keep it offline, with a"
         " backup; `confide consortium approve` needs it.",
     )
-    if made_here.own_keys:
+    if kits.own_keys:
         screen.say(title, *lines)
     else:
         _show_kits(made.kits(), title, *lines)
@@ -132,9 +132,7 @@ def consortium_approve(folder: Path, file: Path, *, compared: bool = False) -> N
 
 def _place(kind: str, name: str) -> str:
     """The words for a place of a consortium."""
-    if name in ("server", "lead"):
-        return f"the {name}"
-    return f"the {kind} {name}" if kind == "lead" else f"{kind} {name}"
+    return f"the {name}" if name == kind else f"{kind} {name}"
 
 
 def _show_fingerprints(found: dict[str, str]) -> None:

@@ -442,7 +442,7 @@ def begin(
             fix="take identity/card.json of each site's kit, and give them with --card",
         )
     _check_carried(chosen, len(held))
-    method_of(chosen)(chosen)
+    method_of(chosen)(chosen)  # raises if the method and these settings do not go together
     order = joining.Order.signed_by(
         open_signer(open_kit(lead, "lead"), make=True),
         joining.new_run_name(chosen, name),

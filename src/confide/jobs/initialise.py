@@ -553,8 +553,7 @@ def init(
     chosen = None
     if proposal.finds:
         chosen = rule(amount_of(sites, proposal.finds), passes=proposal.passes)
-    lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
-    lines += chosen.why if chosen else ()
+    lines += _reasons(proposal, chosen)
     said = {name for site in sites for name in site.attributes}
     if said and not wishes.attribute and not of_bags(sites):
         lines.append(
@@ -563,17 +562,39 @@ def init(
         )
     text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
     write_text(out, text)
-    why = templates("confide.jobs").get_template("why.txt.j2")
-    told = why.render(
-        lines=lines,
-        wishes=wishes,
-        several=len(sites) > 1,
-        small=[site.name for site in sites if 0 < site.sentences < FEW],
-        few=FEW,
-        batch_size=load_settings(out).training.batch_size,  # raises if they do not work
-        least=SiteGuards().min_batch,
+    small = [site.name for site in sites if 0 < site.sentences < FEW]
+    why = _why(lines, out, wishes=wishes, several=len(sites) > 1, small=small)
+    return InitReport(found, maps, why, problems, text, out)
+
+
+def _reasons(proposal: Proposal, chosen: Rule | None) -> Iterator[str]:
+    """Lines on what is proposed, and why."""
+    for number, reason in enumerate(proposal.why):
+        yield reason if number else f"proposes {reason}"
+    yield from chosen.why if chosen else ()
+
+
+def _why(
+    lines: Sequence[str], out: Path, *, wishes: Wishes, several: bool, small: Sequence[str]
+) -> str:
+    """The lines, and what else follows from the settings in `out`, which raise if they are wrong.
+
+    `small` names sites with few sentences.
+    """
+    told = (
+        templates("confide.jobs")
+        .get_template("why.txt.j2")
+        .render(
+            lines=lines,
+            wishes=wishes,
+            several=several,
+            small=small,
+            few=FEW,
+            batch_size=load_settings(out).training.batch_size,
+            least=SiteGuards().min_batch,
+        )
     )
-    return InitReport(found, maps, told.rstrip("\n"), problems, text, out)
+    return told.rstrip("\n")
 
 
 def _init_by_survey(survey: Path, out: Path, *, wishes: Wishes, language: str) -> InitReport:
@@ -596,25 +617,12 @@ def _init_by_survey(survey: Path, out: Path, *, wishes: Wishes, language: str) -
     if command == THERE and parse(parse_toml(text)).training.batch_size < least:
         text = write(batch_size=least)  # which real sites' guard wants
     write_text(out, text)
-    lines = [*_of_survey(counts, lacking, stated=language != AUTO)]
-    lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
-    lines += chosen.why if chosen else ()
-    why = (
-        templates("confide.jobs")
-        .get_template("why.txt.j2")
-        .render(
-            lines=lines,
-            wishes=wishes,
-            several=True,
-            small=["the sites, on average"] if counts.each < FEW else [],
-            few=FEW,
-            batch_size=load_settings(out).training.batch_size,  # raises if they do not work
-            least=least,
-        )
-    )
+    lines = [*_of_survey(counts, lacking, stated=language != AUTO), *_reasons(proposal, chosen)]
     if command == THERE and wishes.public:
-        why += "put the public files into the server's kit, below `public`\n"
-    return InitReport("", [], why.rstrip("\n"), [], text, out, command)
+        lines.append("put the public files into the server's kit, below `public`")
+    small = ["the sites, on average"] if counts.each < FEW else []
+    why = _why(lines, out, wishes=wishes, several=True, small=small)
+    return InitReport("", [], why, [], text, out, command)
 
 
 HELD_OUT = 0.2

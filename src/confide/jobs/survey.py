@@ -95,17 +95,17 @@ def survey(
             file.write_text(dump(chosen), encoding="utf-8")
             done = coordinate_run(file, kit=kit, out=out, sites=sites, on_event=on_event)
         counts = survey_of(done.result, where=done.folder)
-        return Surveyed(counts, done.folder if out or kit else None)
+        return Surveyed(counts.model_dump(), done.folder if out or kit else None)
 
 
-def survey_of(result: Result, *, where: Path) -> Tree:
+def survey_of(result: Result, *, where: Path) -> SurveyCounts:
     """The counts in a survey's result. Raises RunError if it is no survey's, or cannot be."""
     turn = dict(result.history[0]) if result.history else {}
     found = turn.get("survey")
     if not isinstance(found, dict):
         raise RunError("this is not the run of a survey", where=str(where))
     try:
-        return SurveyCounts.model_validate(found).model_dump()
+        return SurveyCounts.model_validate(found)
     except pydantic.ValidationError as error:
         raise first_wrong(error, "no survey counts this", where) from error
 
@@ -193,7 +193,7 @@ def read_survey(path: Path) -> SurveyCounts:
     Raises RunError if there is none, or it cannot be.
     """
     if path.is_dir():
-        return SurveyCounts.model_validate(survey_of(RunFolder(path).result(), where=path))
+        return survey_of(RunFolder(path).result(), where=path)
     return read_record(
         path, SurveyCounts.model_validate, "this is not what `confide survey --json` wrote"
     )

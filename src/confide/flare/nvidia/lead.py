@@ -437,7 +437,7 @@ def with_sums(settings: Settings, sites: int) -> Settings:
         )
     masked = own.model_copy(update={"sums": "masked"})
     chosen = settings.model_copy(update={"federation": masked})
-    method_of(chosen)(chosen)  # some have to read each update
+    method_of(chosen)(chosen)  # raises if the server has to read each update
     return chosen
 
 
