@@ -1,6 +1,7 @@
 """Updates of low rank among three sites: both factors averaged, B alone (FFA-LoRA), FedEx-LoRA.
 
     python benchmarks/papers/lowrank/run.py --out runs/lowrank [--data NAME...] [--encoder NAME...]
+                                            [--set compute.precision=bfloat16]
     python benchmarks/papers/lowrank/run.py --table
 
 Finished cells are lines of measured.jsonl and are not run again; a stopped one begins anew, as its
@@ -50,12 +51,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=1, help="of a site in a round")
     parser.add_argument("--share", type=float, default=0.1, help="of the training text")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
     if given.table:
         table(read_lines(given.keep))
         return
-    same = {name: getattr(given, name) for name in ("rate", "rounds", "epochs", "share")}
+    same = {name: getattr(given, name) for name in ("rate", "rounds", "epochs", "share", "set")}
     cells = (
         {"data": data, "encoder": encoder, "way": way, "seed": seed, **same}
         for seed in given.seeds
@@ -68,7 +70,7 @@ def main() -> None:
 
 def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
     """One run: F1 on test text, megabytes of training steps at a site, and processor time."""
-    folder = out / "-".join(map(str, cell.values()))
+    folder = out / "-".join(str(value) for value in cell.values() if value)
     passes = cell["rounds"] * cell["epochs"]
     pooled = cell["way"] == "pooled"
     overrides = (
@@ -78,7 +80,7 @@ def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
         f"training.local_epochs={1 if pooled else cell['epochs']}",
         f"data.train_share={cell['share']}", f"classifier.encoder={cell['encoder']}",
         "encoder.rank=8", "encoder.alpha=16", f"training.learning_rate={cell['rate']}",
-        "training.batch_size=8", "training.optimiser=adamw", "training.decay=1.0",
+        "training.batch_size=8", "training.optimiser=adamw", "training.decay=1.0", *cell["set"],
     )  # fmt: skip
     began, clock = time.process_time(), time.perf_counter()
     result = run(
