@@ -594,6 +594,34 @@ def test_a_type_that_a_site_happens_to_lack_changes_nothing(in_tmp, there, here,
     assert ("types-differ" in [problem.kind for problem in report.problems]) == apart
 
 
+def sentences(numbers):
+    """A corpus of one sentence of six words for each number."""
+    return "\n".join(
+        f"no rash\tO\n{n}\tB-AE\n".replace(" ", "\tO\n") + "of\tO\nthe\tO\n.\tO\n" for n in numbers
+    )
+
+
+@pytest.mark.parametrize(("common", "told"), [(19, False), (20, True), (100, True)])
+def test_text_that_is_there_twice_is_told(in_tmp, common, told):
+    """Two sites with the same sentences, and test sentences that are trained on."""
+    put("all-train.conll", sentences(range(100)))
+    put("part-train.conll", sentences(range(100 - common, 160)))
+    put("part-test.conll", sentences(range(160 - common, 260 - common)))
+    report = init(["all-train.conll", "part-train.conll", "part-test.conll"])
+    kinds = [problem.kind for problem in report.problems]
+    assert kinds == ["text-repeated"] * 2 * told
+    said = f"sites all and part have {common} training sentences in common, of 100 and"
+    assert (said in report.why) == told
+    tested = f"{common} of the 100 sentences of part-test.conll are in training text"
+    assert (tested in report.why) == told
+
+
+def test_a_small_share_of_the_same_sentences_is_chance(in_tmp):
+    put("train.conll", sentences(range(500)))
+    put("test.conll", sentences(range(480, 980)))  # 20 of 500: 4 %
+    assert not init(["train.conll", "test.conll"]).problems
+
+
 def test_few_documents_of_many_mentions_tell_by_mentions(in_tmp):
     for site, kinds in (("a", ("X", "Y")), ("b", ("X",))):
         marks = [f"T{n}\t{kinds[n % len(kinds)]} {n * 2} {n * 2 + 1}\tw" for n in range(40)]

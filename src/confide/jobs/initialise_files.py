@@ -27,6 +27,10 @@ RARE = 0.01
 """The share of entities or relations below which a type is rare."""
 BY_CHANCE = 0.01
 """The probability below which a site does not lack a type by chance."""
+REPEATED, AT_LEAST, WORDS = 0.05, 20, 5
+"""Text is repeated if other text has this share of its sentences of that many words, and so many.
+
+Of the published splits of eight corpora, test text shares at most 0.03 with training text."""
 FEW_DOCUMENTS = 10
 """So few documents tell too little of chance; then mentions are counted."""
 _OF_BAGS = frozenset(("nyt10", "opennre", "pgr"))
@@ -314,12 +318,56 @@ def differences(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str
             )
             problems.append(Problem("types-untrained", path, line))
             lines.append(line)
+    found = list(repeated(sites))
+    problems += found
+    lines += [one.what for one in found]
     if len(sites) == 1:
         share = simulated_sites(sites[0])
         lines.append(f"one corpus: dealt to {share} simulated site{'s' * (share > 1)} at random")
     else:
         lines.append(f"{len(sites)} sites: {', '.join(site.name for site in sites)}")
     return lines
+
+
+def repeated(sites: Sequence[SiteFiles]) -> Iterator[Problem]:
+    """Problems of text that is there twice: at two sites, or held out and in training text."""
+    training = [_sentences(site.training) for site in sites]
+    for here, site in enumerate(sites):
+        for there in range(here):
+            if both := _repeated(training[here], training[there]):
+                what = (
+                    f"sites {sites[there].name} and {site.name} have {both:,} training sentences in"
+                    f" common, of {len(training[there]):,} and {len(training[here]):,}: is one file"
+                    " part of the other? Then leave it out"
+                )
+                yield Problem("text-repeated", str(site.read[0].path), what)
+    learnt = set().union(*training)
+    for site in sites:
+        for one in site.read:
+            held_out = set() if one.part == "train" else _sentences([one.report])
+            if both := _repeated(held_out, learnt):
+                what = (
+                    f"{both:,} of the {len(held_out):,} sentences of {one.path} are in training"
+                    " text, too: scores on it will be too high"
+                )
+                yield Problem("text-repeated", str(one.path), what)
+
+
+def _repeated(one: set[str], other: set[str]) -> int:
+    """The number of sentences in both, or 0 where so few can be chance."""
+    both = len(one & other)
+    return both if both >= max(AT_LEAST, REPEATED * min(len(one), len(other))) else 0
+
+
+def _sentences(reports: Iterable[CheckReport]) -> set[str]:
+    """The sentences of at least `WORDS` words, without case."""
+    found = (
+        document.token_texts(sentence)
+        for report in reports
+        for document in report.documents
+        for sentence in document.sentences
+    )
+    return {" ".join(words).casefold() for words in found if len(words) >= WORDS}
 
 
 def simulated_sites(site: SiteFiles) -> int:
