@@ -28,9 +28,9 @@ RARE = 0.01
 BY_CHANCE = 0.01
 """The probability below which a site does not lack a type by chance."""
 REPEATED, AT_LEAST, WORDS = 0.05, 20, 5
-"""Text is repeated if other text has this share of its sentences of that many words, and so many.
+"""The share of sentences, and their number, from which text is repeated; shorter ones do not count.
 
-Of the published splits of eight corpora, test text shares at most 0.03 with training text."""
+In the published splits of eight corpora, at most 0.03 of the test text is in training text."""
 FEW_DOCUMENTS = 10
 """So few documents tell too little of chance; then mentions are counted."""
 _OF_BAGS = frozenset(("nyt10", "opennre", "pgr"))
@@ -354,7 +354,7 @@ def repeated(sites: Sequence[SiteFiles]) -> Iterator[Problem]:
 
 
 def _repeated(one: set[str], other: set[str]) -> int:
-    """The number of sentences in both, or 0 where so few can be chance."""
+    """The number of sentences in both, or 0 where they are too few to tell."""
     both = len(one & other)
     return both if both >= max(AT_LEAST, REPEATED * min(len(one), len(other))) else 0
 
