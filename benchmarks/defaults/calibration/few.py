@@ -16,6 +16,7 @@ import json
 import os
 import random
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +25,6 @@ from typing import Any
 from confide.jobs.predict import read_sources
 from confide.runs.folder import RunFolder
 from confide.runs.loading import open_models
-from confide.runs.run import run
 from confide.scoring import count_entities
 from confide.scoring.calibration import (
     AS_IS,
@@ -37,6 +37,10 @@ from confide.scoring.calibration import (
     reliability_bins,
     sum_sure,
 )
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import finished
 
 CORPORA = {
     "ncbi": [f"ncbi_disease_ner/{part}.tsv" for part in ("train", "devel", "test")],
@@ -112,8 +116,7 @@ def found(name: str, out: Path) -> tuple[Found, Found, Calibrator]:
     }
     settings, folder, kept = out / f"{name}.toml", out / name, out / f"{name}.json"
     settings.write_text(SETTINGS.format(name=name, **files), encoding="utf-8")
-    if not (folder / "result.json").exists():
-        run(settings, out=folder)
+    finished(settings, (), folder)
     if not kept.exists():
         model: Any = replace(open_models(folder).entities, calibrator=AS_IS)  # type: ignore[type-var]
         parts = []

@@ -12,15 +12,16 @@ Finished cells are lines of measured.jsonl and are not run again. --read adds a 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-from datetime import date
+import sys
 from pathlib import Path
+from typing import Any
 
 from confide.runs.folder import RunFolder
 from confide.runs.result import ReliabilityScores, Result
-from confide.runs.run import run
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import finished, measure, read_lines
 
 HERE = Path(__file__).parent
 CELLS: dict[str, tuple[str, ...]] = {
@@ -52,48 +53,39 @@ def main() -> None:
     parser.add_argument("--read", nargs="+", default=[], metavar="NAME=RUN_FOLDER")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    lines = (
-        [json.loads(one) for one in given.keep.read_text().splitlines()]
-        if given.keep.exists()
-        else []
-    )
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
-    for named in given.read:
-        name, _, folder = named.partition("=")
-        keep(given.keep, name, RunFolder(Path(folder)).result())
-    if given.read:
-        return
-    done = {(one["cell"], one["seed"]) for one in lines}
-    for cell in given.cells:
-        if (cell, given.seed) in done:
-            continue
-        recipe, *named = CELLS[cell]
-        overrides = [one.format(bart=given.bart) for one in named]
-        folder = given.out / f"{cell.replace(', ', '-').replace(' ', '-')}-{given.seed}"
-        resume = RunFolder(folder).is_taken()
-        made = run(recipe, overrides=(f"seed={given.seed}", *overrides), out=folder, resume=resume)
-        keep(given.keep, cell, made.result)
+    read = dict(named.split("=", 1) for named in given.read)
+    cells = ({"cell": cell, "seed": given.seed} for cell in read or given.cells)
+
+    def measured(own: dict[str, Any]) -> dict[str, Any]:
+        if folder := read.get(own["cell"]):
+            return confidences(RunFolder(Path(folder)).result())
+        return confidences(ran(own["cell"], given))
+
+    measure(cells, given.keep, measured)
 
 
-def keep(file: Path, cell: str, result: Result) -> None:
-    """Add a line with what a run's result says of its confidences."""
+def ran(cell: str, given: argparse.Namespace) -> Result:
+    """The run of a cell."""
+    recipe, *named = CELLS[cell]
+    overrides = [one.format(bart=given.bart) for one in named]
+    folder = given.out / f"{cell.replace(', ', '-').replace(' ', '-')}-{given.seed}"
+    return finished(recipe, (f"seed={given.seed}", *overrides), folder)
+
+
+def confidences(result: Result) -> dict[str, Any]:
+    """What a run's result says of its confidences."""
     found = result.calibration
-    assert found is not None, f"{cell} found nothing with a confidence"
-    line = {
-        "cell": cell,
-        "seed": result.seed,
+    assert found is not None, "it found nothing with a confidence"
+    return {
         "method": result.method,
         "calibrators": {name: vars_of(one) for name, one in found.calibrators.items()},
         "finds": sum(one.found for one in found.before.bins),
         "before": errors(found.before),
         "after": errors(found.after),
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }
-    with open(file, "a", encoding="utf-8") as kept:
-        kept.write(json.dumps(line) + "\n")
 
 
 def vars_of(one: object) -> dict[str, float]:

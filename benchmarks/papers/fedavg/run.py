@@ -8,11 +8,11 @@ Finished runs are kept, unfinished ones are resumed, so the command can be stopp
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
-from confide.runs.folder import RunFolder
-from confide.runs.run import run
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import finished
 
 RECIPES = ("ncbi-iid10", "bc5cdr-iid10", "wnut-iid10", "crossner-domains")
 METHODS = ("pooled", "fedavg", "alone")
@@ -31,17 +31,10 @@ def main() -> None:
         for recipe in given.recipe or RECIPES:
             for method in given.method or METHODS:
                 name = recipe + (f"-{given.label}" if given.label else "")
-                once(given.out / name / f"{method}-{seed}", recipe, method, seed, given.overrides)
-
-
-def once(folder: Path, recipe: str, method: str, seed: int, more: list[str]) -> None:
-    if (folder / "result.json").exists():
-        return
-    start = time.time()
-    overrides = [f"method={method}", f"seed={seed}", *more]
-    result = run(recipe, overrides=overrides, out=folder, resume=RunFolder(folder).is_taken())
-    f1 = 100 * result.result.scores.overall["strict"]["f1"]
-    print(f"{folder}: strict F1 {f1:.2f}, {time.time() - start:.0f} s", flush=True)
+                overrides = [f"method={method}", f"seed={seed}", *given.overrides]
+                found = finished(recipe, overrides, given.out / name / f"{method}-{seed}")
+                f1 = 100 * found.scores.overall["strict"]["f1"]
+                print(f"{name}, {method}, seed {seed}: strict F1 {f1:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,17 +11,19 @@ the states of a frozen MiniLM. Every finished run is a line of entities.jsonl an
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
+import sys
 import time
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 from table import head, row, sent
 
 from confide.runs.run import run
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure, read_lines
 
 HERE = Path(__file__).parent
 DISTIL = ("method=feded", "options.temperature=1", "options.distil_epochs=2")
@@ -45,23 +47,22 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    text = given.keep.read_text() if given.keep.exists() else ""
-    lines = [json.loads(one) for one in text.splitlines()]
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
-    for seed in given.seeds:
-        for cell in given.cells:
-            name = {"cell": cell, "seed": seed, "set": given.set}
-            if any(name.items() <= one.items() for one in lines):
-                continue
-            line = name | measured(cell, seed, out=given.out, own=given.set)
-            print(json.dumps(line), flush=True)
-            with open(given.keep, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+    cells = (
+        {"cell": cell, "seed": seed, "set": given.set}
+        for seed in given.seeds
+        for cell in given.cells
+    )
+    measure(
+        cells,
+        given.keep,
+        lambda own: measured(own["cell"], own["seed"], out=given.out, own=given.set),
+    )
 
 
-def measured(cell: str, seed: int, *, out: Path, own: list[str]) -> dict[str, object]:
+def measured(cell: str, seed: int, *, out: Path, own: list[str]) -> dict[str, Any]:
     """One run; F1 in percent at the round that was best on development text."""
     corpus, _, method = cell.partition(", ")
     file = next(short for short, name in CORPORA.items() if name == corpus)
@@ -76,8 +77,6 @@ def measured(cell: str, seed: int, *, out: Path, own: list[str]) -> dict[str, ob
         "down": round(sent(folder / "result.json", "down")),
         "rounds": found.rounds,
         "processor_seconds": round(time.process_time() - started, 1),
-        "machine": f"{os.cpu_count()} x {platform.machine()}",
-        "date": str(date.today()),
     }
 
 

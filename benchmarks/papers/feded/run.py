@@ -10,13 +10,13 @@ the command can be stopped and given again; several may work on different experi
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
 from cut import cut
 
-from confide.runs.folder import RunFolder
-from confide.runs.run import run
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import finished
 
 FEDERATED = ("feded", "fedatt", "fedavg")
 ALL = (*FEDERATED, "public-only", "pooled")
@@ -150,10 +150,8 @@ def one(
     seed: int,
     overrides: tuple[str, ...],
 ) -> None:
-    """One run, unless it is there."""
+    """One run of a row."""
     out = given.out / label / f"{method}-{seed}"
-    if (out / "result.json").exists():
-        return
     if method == "feded" and not any(label.startswith(kind) for kind in REMEDIES):
         overrides = (*PAPER, *overrides)
     own = [text for text in overrides if method == "feded" or not text.startswith("options.")]
@@ -161,14 +159,7 @@ def one(
         encoder = given.out.absolute() / "minilm-3"
         cut(encoder, layers=3)
         own.append(f"classifier.encoder={encoder}")
-    started = time.perf_counter()
-    run(
-        recipe,
-        overrides=[f"method={method}", f"seed={seed}", *own, *given.overrides],
-        out=out,
-        resume=RunFolder(out).is_taken(),
-    )
-    print(f"{out}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    finished(recipe, [f"method={method}", f"seed={seed}", *own, *given.overrides], out)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ the command can be stopped and given again; several may work on different experi
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
-from confide.runs.folder import RunFolder
-from confide.runs.run import run
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import finished
 
 TAGGERS = (
     "fedner-cnn-crf",
@@ -81,17 +81,9 @@ def main() -> None:
                 for method in methods:
                     folder = given.out / label / f"{method}-{seed}"
                     overrides = [f"method={method}", f"seed={seed}", *special, *given.overrides]
-                    once(folder, recipe, overrides)
-
-
-def once(folder: Path, recipe: str, overrides: list[str]) -> None:
-    if (folder / "result.json").exists():
-        return
-    start = time.time()
-    result = run(recipe, overrides=overrides, out=folder, resume=RunFolder(folder).is_taken())
-    sites = result.result.scores.sites
-    shown = "  ".join(f"{site} {100 * found['strict']['f1']:.2f}" for site, found in sites.items())
-    print(f"{folder}: {shown}  {time.time() - start:.0f} s", flush=True)
+                    sites = finished(recipe, overrides, folder).scores.sites
+                    f1 = {site: f"{100 * one['strict']['f1']:.2f}" for site, one in sites.items()}
+                    print(folder, *(f"{site} {one}" for site, one in f1.items()), flush=True)
 
 
 if __name__ == "__main__":

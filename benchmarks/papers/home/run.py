@@ -10,19 +10,17 @@ read.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from confide.jobs.personalise import personalise
-from confide.runs.folder import RunFolder
-from confide.runs.run import run
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import finished, measure, read_lines
 
 HERE = Path(__file__).parent
 CELLS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -42,34 +40,22 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    kept = given.keep.read_text(encoding="utf-8").splitlines() if given.keep.exists() else []
-    lines = [json.loads(line) for line in kept]
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
-    done = {(one["cell"], one["seed"]) for one in lines}
-    for seed in given.seeds:
-        for cell in given.cells:
-            if (cell, seed) not in done:
-                line = json.dumps(measured(cell, seed, given.out))
-                print(line[:200], file=sys.stderr, flush=True)
-                with open(given.keep, "a", encoding="utf-8") as file:
-                    file.write(line + "\n")
+    cells = ({"cell": cell, "seed": seed} for seed in given.seeds for cell in given.cells)
+    measure(cells, given.keep, lambda own: measured(**own, out=given.out))
 
 
 def measured(cell: str, seed: int, out: Path) -> dict[str, Any]:
     """One run, and what each of its sites came to keep: F1 in percent, seconds of the run."""
     settings, own = CELLS[cell]
     folder = out / cell.replace(", ", "-") / str(seed)
-    began, there = time.process_time(), (folder / "result.json").exists()
-    if not there:
-        overrides = (*own, f"seed={seed}")
-        run(settings, overrides=overrides, out=folder, resume=RunFolder(folder).is_taken())
+    began = time.process_time()
+    finished(settings, (*own, f"seed={seed}"), folder)
     ran = time.process_time() - began
     sites = personalise(folder, passes=20)
     return {
-        "cell": cell,
-        "seed": seed,
         "sites": {
             name: {
                 "kept": found.kept,
@@ -80,9 +66,7 @@ def measured(cell: str, seed: int, out: Path) -> dict[str, Any]:
             }
             for name, found in sites.items()
         },
-        "cpu": None if there else round(ran),
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "cpu": round(ran),
     }
 
 

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.recipes import recipe_path
-from confide.runs.folder import RunFolder
 from confide.runs.loading import open_models
-from confide.runs.run import run
 from confide.scoring import f1, micro
 from confide.scoring.counts import sum_counts
 from confide.settings import parse, read_tree
@@ -32,7 +30,7 @@ from confide.training.batches import only
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from resumable import measure, read_lines
+from resumable import finished, measure, read_lines
 
 HERE = Path(__file__).parent
 ORDERS = (
@@ -118,7 +116,7 @@ def trained(row: str, order: int, seed: int, step: int, given: argparse.Namespac
         own += [f"rounds={6 * step}", f"select.every={6 * step}"]
     if step > 1 and not anew:
         own.append(f"start_from={trained(row, order, seed, step - 1, given)}")
-    run(parse(tree, [*own, *given.set]), out=folder, resume=RunFolder(folder).is_taken())
+    finished(parse(tree, [*own, *given.set]), (), folder)
     return folder
 
 

@@ -11,15 +11,17 @@ file; finished cells are not run again.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
+import sys
 import time
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 from confide.runs.run import run
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure, read_lines
 
 HERE = Path(__file__).parent
 KEPT = HERE / "levels.jsonl"
@@ -35,23 +37,20 @@ def main() -> None:
     parser.add_argument("--masked", action="store_true", help="sum under masks")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    lines = [json.loads(one) for one in KEPT.read_text().splitlines()] if KEPT.exists() else []
     if given.table:
-        table(lines)
+        table(read_lines(KEPT))
         return
-    for recipe in given.recipes:
-        for seed in given.seeds:
-            for levels in given.levels:
-                sums = "masked" if given.masked else "plain"
-                cell = {"recipe": recipe, "sums": sums, "levels": levels, "seed": seed}
-                if not any(cell.items() <= one.items() for one in lines):
-                    line = cell | measured(given.out.absolute(), **cell)
-                    with open(KEPT, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(line) + "\n")
-                    print(json.dumps(line), flush=True)
+    sums = "masked" if given.masked else "plain"
+    cells = (
+        {"recipe": recipe, "sums": sums, "levels": levels, "seed": seed}
+        for recipe in given.recipes
+        for seed in given.seeds
+        for levels in given.levels
+    )
+    measure(cells, KEPT, lambda cell: measured(given.out.absolute(), **cell))
 
 
-def measured(out: Path, *, recipe: str, sums: str, levels: int, seed: int) -> dict[str, object]:
+def measured(out: Path, *, recipe: str, sums: str, levels: int, seed: int) -> dict[str, Any]:
     """One run; AUC and the mean of P@100, 200 and 300 in points of 100."""
     own, name = [], f"lazymil-{recipe}"
     if recipe.startswith("scattered"):
@@ -71,8 +70,6 @@ def measured(out: Path, *, recipe: str, sums: str, levels: int, seed: int) -> di
         "dev_auc": round(100 * dev["auc"], 2) if dev else None,
         "rounds": found.rounds,
         "seconds": round(time.time() - started, 1),
-        "machine": f"{os.cpu_count()} x {platform.machine()}, CPU, shared",
-        "date": str(date.today()),
     }
 
 

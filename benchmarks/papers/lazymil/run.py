@@ -15,12 +15,12 @@ the default: several winners, after four.
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from confide.runs.folder import RunFolder
-from confide.runs.run import run
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import finished
 
 HERE = Path(__file__).parent
 DENOISERS = ("none", "one", "att", "ave", "att-ra")
@@ -124,16 +124,7 @@ def main() -> None:
             for label, recipe, name, own in rows(only, given.out / "corpora"):
                 if not given.methods or name in given.methods:
                     out = given.out / "runs" / label / f"{name}-{seed}"
-                    one(out, recipe, [*own, f"seed={seed}", *given.overrides])
-
-
-def one(out: Path, recipe: str, overrides: list[str]) -> None:
-    """One run, unless it is there."""
-    if (out / "result.json").exists():
-        return
-    started = time.perf_counter()
-    run(recipe, overrides=overrides, out=out, resume=RunFolder(out).is_taken())
-    print(f"{out}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+                    finished(recipe, [*own, f"seed={seed}", *given.overrides], out)
 
 
 if __name__ == "__main__":

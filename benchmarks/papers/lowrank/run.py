@@ -18,13 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from confide.api import run
-from confide.runs.folder import RunFolder
 from confide.tasks import TASKS
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from resumable import measure, read_lines
+from resumable import finished, measure, read_lines
 
 HERE = Path(__file__).parent
 SETTINGS = HERE.parents[1] / "defaults" / "tuning"
@@ -83,12 +81,7 @@ def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
         "training.batch_size=8", "training.optimiser=adamw", "training.decay=1.0", *cell["set"],
     )  # fmt: skip
     began, clock = time.process_time(), time.perf_counter()
-    result = run(
-        SETTINGS / f"{cell['data']}.toml",
-        overrides=overrides,
-        out=folder,
-        resume=RunFolder(folder).is_taken(),  # one that ended, but whose line was not written
-    ).result
+    result = finished(SETTINGS / f"{cell['data']}.toml", overrides, folder)
     task = TASKS[result.task]
     rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     trained = [one for one in rows if one.get("step", "").startswith("train")]

@@ -22,13 +22,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from confide.runs.folder import RunFolder
-from confide.runs.run import run
 from confide.tasks import TASKS
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from resumable import measure, read_lines
+from resumable import finished, measure, read_lines
 
 HERE = Path(__file__).parent
 ENTITIES = {
@@ -141,12 +139,7 @@ def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
     label = "-".join(str(value) for value in cell.values() if value).replace(" ", "-")
     folder = out / label.replace("/", "_").replace("[]", "")
     began = time.process_time()
-    found = run(
-        f"npj-{corpus}",
-        overrides=[*chosen, *cell["set"]],
-        out=folder,
-        resume=RunFolder(folder).is_taken(),
-    ).result
+    found = finished(f"npj-{corpus}", [*chosen, *cell["set"]], folder)
     task = TASKS[found.task]
     values = {kind: task.value(found.scores.overall, kind) for kind in task.kinds}
     scores = {kind: round(100 * (value or 0.0), 2) for kind, value in values.items()}

@@ -16,13 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from confide.runs.folder import RunFolder
-from confide.runs.run import run
 from confide.tasks import TASKS
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from resumable import measure, read_lines
+from resumable import finished, measure, read_lines
 
 HERE = Path(__file__).parent
 DATA: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -82,9 +80,7 @@ def measured(data: str, method: str, seed: int, given: argparse.Namespace) -> di
         own = tuple(one for one in own if not one.startswith("rounds"))
     overrides = (*own, f"method={method}", f"seed={seed}", *given.set)
     began = time.process_time()
-    result = run(
-        settings, overrides=overrides, out=folder, resume=RunFolder(folder).is_taken()
-    ).result
+    result = finished(settings, overrides, folder)
     task = TASKS[result.task]
     score = lambda scores: 100 * (task.value(scores, task.kinds[0]) or 0.0)  # noqa: E731
     return {

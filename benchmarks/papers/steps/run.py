@@ -12,19 +12,18 @@ are lines of measured.jsonl and are not run again; runs that stand in --out are 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Iterable
-from datetime import date
 from pathlib import Path
+from typing import Any
 
-from confide.runs.folder import RunFolder
 from confide.runs.result import Result
-from confide.runs.run import run
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import finished, measure, read_lines
 
 HERE = Path(__file__).parent
 CORPORA = {
@@ -96,50 +95,35 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what was measured")
     parser.add_argument("--plot", type=Path, help="draw what was measured, as SVG")
     given = parser.parse_args()
-    kept = given.keep.read_text().splitlines() if given.keep.exists() else []
-    lines = [json.loads(line) for line in kept]
+    lines = read_lines(given.keep)
     if given.table:
         table(lines)
     if given.plot:
         plot([one for one in lines if one["corpus"] == given.corpora[0]], given.plot)
     if given.table or given.plot:
         return
-    done = {(one["corpus"], one["cell"], one["seed"]) for one in lines}
-    for seed in given.seeds:
-        for corpus in given.corpora:
-            for cell in given.cells:
-                if (corpus, cell, seed) in done:
-                    continue
-                line = json.dumps(measured(corpus, cell, seed, given.out))
-                print(line[:200], file=sys.stderr, flush=True)
-                with open(given.keep, "a", encoding="utf-8") as file:
-                    file.write(line + "\n")
+    cells = (
+        {"corpus": corpus, "cell": cell, "seed": seed}
+        for seed in given.seeds
+        for corpus in given.corpora
+        for cell in given.cells
+    )
+    measure(cells, given.keep, lambda own: measured(**own, out=given.out))
 
 
-def measured(corpus: str, cell: str, seed: int, out: Path) -> dict[str, object]:
-    """One run, and what it came to."""
+def measured(corpus: str, cell: str, seed: int, out: Path) -> dict[str, Any]:
+    """One run, and what it came to; the processor's seconds since it was last continued."""
     folder = out / corpus / f"{cell.replace(' ', '-').replace(',', '')}-{seed}"
-    began, cpu = time.process_time(), None
-    if (folder / "result.json").exists():
-        result = RunFolder(folder).result()
-    else:
-        overrides = (f"seed={seed}", *CELLS[cell])
-        resume = RunFolder(folder).is_taken()
-        result = run(CORPORA[corpus], overrides=overrides, out=folder, resume=resume).result
-        cpu = None if resume else round(time.process_time() - began)
+    began = time.process_time()
+    result = finished(CORPORA[corpus], (f"seed={seed}", *CELLS[cell]), folder)
     return {
-        "corpus": corpus,
-        "cell": cell,
-        "seed": seed,
         "rounds": result.rounds,
         "curve": curve(result),
         "test": percent(result.scores.overall["strict"]["f1"]),
         "test_sites": {
             site: percent(one["strict"]["f1"]) for site, one in result.scores.sites.items()
         },
-        "cpu": cpu,
-        "date": date.today().isoformat(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "cpu": round(time.process_time() - began),
     }
 
 

@@ -13,15 +13,16 @@ or `tags-crossner` with these `annotates`. Finished runs are kept, unfinished on
 import argparse
 import random
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from confide.recipes import recipe_path
-from confide.runs.folder import RunFolder
-from confide.runs.run import run
-from confide.settings import Settings, parse, read_tree
+from confide.settings import parse, read_tree
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import finished
 
 CORPORA = ("medical", "crossner")
 KINDS: dict[str, tuple[str, ...]] = {
@@ -113,16 +114,7 @@ def main() -> None:
                         site.pop("dev", None)
                     site["annotates"] = (has if name == COMPLETE else knows)[site["name"]]
                 out = given.out / given.corpora / kind / f"{name}-{draw}"
-                one(out, parse(tree, [*overrides, *given.overrides]))
-
-
-def one(out: Path, settings: Settings) -> None:
-    """One run, unless it is there."""
-    if (out / "result.json").exists():
-        return
-    started = time.perf_counter()
-    run(settings, out=out, resume=RunFolder(out).is_taken())
-    print(f"{out}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+                finished(parse(tree, [*overrides, *given.overrides]), (), out)
 
 
 if __name__ == "__main__":

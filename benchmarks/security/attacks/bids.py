@@ -23,16 +23,20 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from run import machine
 
 from confide.methods import METHODS
 from confide.methods.lazy_mil import BID, bid, levelled
 from confide.runs.run import run
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import machine
 
 PAIR = "lazy-mil-bags"
 NEAR = 1e-6

@@ -35,7 +35,6 @@ from counting import frequencies
 from inverting import inversion
 from listening import changes_in, ran, settings_of, site_tables, step_of
 from lying import dealt, read_conll, written
-from run import machine
 
 from confide.federation.keys import read_key
 from confide.federation.messages import decode
@@ -43,6 +42,10 @@ from confide.federation.secure.messages import Opening
 from confide.kinds.agreement import COUNT_BUCKETS
 from confide.settings import parse
 from confide.training.vocabulary import SPECIALS, KeyedVocabulary, normalise
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import machine
 
 SITES, EACH, PAIRS = 5, 300, 60
 HOW = "lower-digits"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import shutil
@@ -24,7 +23,6 @@ from typing import Any
 
 import numpy as np
 from lying import LIES, dealt, read_conll, written
-from run import machine
 
 import confide.runs.run
 from confide.errors import ConfideError
@@ -37,6 +35,10 @@ from confide.federation.steps import Delivery
 from confide.runs.result import Result
 from confide.runs.run import run
 from confide.settings import Settings, parse
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure
 
 SITES, EACH, LIAR = 9, 300, "site-5"
 SKEWED = (900, 60, 120, 600, 80, 160, 400, 120, 200)
@@ -66,21 +68,24 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     heed_norms()
-    for attack in ATTACKS:
-        for column in COLUMNS:
-            cell = f"{attack}/{column}"
-            chosen = any(part in cell for part in given.only) or cell in given.exact
-            if chosen or not (given.only or given.exact):
-                once(given, attack, column)
-
-
-def once(given: argparse.Namespace, attack: str, column: str) -> None:
+    how = {"seed": given.seed, "rounds": given.rounds} | ({"skewed": True} if given.skewed else {})
+    cells = (
+        {"attack": attack, "column": column, **how}
+        for attack in ATTACKS
+        for column in COLUMNS
+        if is_chosen(f"{attack}/{column}", given)
+    )
     kept = given.out / "grouped.jsonl"
-    cell = {"attack": attack, "column": column, "seed": given.seed, "rounds": given.rounds}
-    cell |= {"skewed": True} if given.skewed else {}
-    lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    if any(cell.items() <= one.items() for one in lines):
-        return
+    measure(cells, kept, lambda cell: measured(given, cell["attack"], cell["column"]))
+
+
+def is_chosen(cell: str, given: argparse.Namespace) -> bool:
+    chosen = any(part in cell for part in given.only) or cell in given.exact
+    return chosen or not (given.only or given.exact)
+
+
+def measured(given: argparse.Namespace, attack: str, column: str) -> dict[str, Any]:
+    """One attack on one way to combine."""
     folder = given.out / "grouped"
     shutil.rmtree(folder, ignore_errors=True)
     start = time.time()
@@ -88,15 +93,13 @@ def once(given: argparse.Namespace, attack: str, column: str) -> None:
     NORMS.clear()
     try:
         done = run(settings_of(given, column, folder / "data"), out=folder / "run")
-        line = cell | told(done.result)
+        line = told(done.result)
     except ConfideError as error:  # the server ends a run whose state no site could train from
-        line = cell | {"f1": None, "ended": error.what}
+        line = {"f1": None, "ended": error.what}
     if NORMS:
         line["largest"] = [round(max(one) / float(np.median(one)), 2) for one in NORMS]
     line["seconds"] = round(time.time() - start, 1)
-    with open(kept, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line | machine()) + "\n")
-    print(f"{attack}/{column}: {line['f1']}", flush=True)
+    return line
 
 
 def told(result: Result) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from run import machine
 
 import confide.runs.run
 from confide.federation.combining import Combining
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import machine
 
 CASES: dict[str, tuple[str, ...]] = {
     "ncbi, 10 equal sites, fedavg": ("ncbi-iid10", "rounds=2"),

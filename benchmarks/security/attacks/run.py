@@ -9,14 +9,11 @@ Finished cells are in OUT/measured.jsonl and are not run again.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import platform
 import shutil
 import sys
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,10 @@ import confide.runs.run
 from confide.errors import ConfideError
 from confide.runs.result import Result
 from confide.settings import parse
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure
 
 SITES, EACH, LIAR = 5, 300, "site-5"
 ATTACKS = ("honest", "without-the-fifth", *LIES, *TEXTS)
@@ -52,8 +53,13 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     given = parser.parse_intermixed_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    for attack, combine in cells(given.only):
-        once(given, attack, combine)
+    named = (
+        {"attack": attack, "combine": combine, "seed": given.seed, "rows": given.rows,
+         "rounds": given.rounds, "overrides": given.overrides}
+        for attack, combine in cells(given.only)
+    )  # fmt: skip
+    kept = given.out / "measured.jsonl"
+    measure(named, kept, lambda cell: measured(given, cell["attack"], cell["combine"]))
 
 
 def cells(only: list[str]) -> list[tuple[str, str]]:
@@ -67,15 +73,8 @@ def cells(only: list[str]) -> list[tuple[str, str]]:
     ]
 
 
-def once(given: argparse.Namespace, attack: str, combine: str) -> None:
-    kept = given.out / "measured.jsonl"
-    cell = {
-        "attack": attack, "combine": combine, "seed": given.seed, "rows": given.rows,
-        "rounds": given.rounds, "overrides": given.overrides,
-    }  # fmt: skip
-    done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    if any({key: one.get(key) for key in cell} == cell for one in done):
-        return
+def measured(given: argparse.Namespace, attack: str, combine: str) -> dict[str, Any]:
+    """One attack on one way to combine."""
     folder = given.out / "run"
     shutil.rmtree(folder, ignore_errors=True)
     start = time.time()
@@ -88,18 +87,7 @@ def once(given: argparse.Namespace, attack: str, combine: str) -> None:
         found = {"f1": 100 * f1_of_honest(result), "refused": refused_in(result)}
     except ConfideError as error:
         found = {"f1": None, "ended": str(error)}
-    line = cell | found | {"seconds": round(time.time() - start, 1)} | machine()
-    with open(kept, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-    print(f"{attack}/{combine}: {found.get('f1')} {found.get('ended', '')}", flush=True)
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "date": str(date.today()),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-    }
+    return found | {"seconds": round(time.time() - start, 1)}
 
 
 def settings_of(given: argparse.Namespace, attack: str, combine: str) -> Any:

@@ -22,22 +22,20 @@ Clopper and Pearson. Finished cells are lines of measured.jsonl and are not run 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import platform
 import sys
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "attacks")]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent), str(HERE.parent / "attacks")]
 
 import by_itself  # noqa: E402
 import numpy as np  # noqa: E402
 from lying import dealt, read_conll, written  # noqa: E402
+from resumable import measure, read_lines  # noqa: E402
 
 from confide.jobs.audit import audit  # noqa: E402
 from confide.methods import noise  # noqa: E402
@@ -65,29 +63,28 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
     kept = HERE / "measured.jsonl"
-    lines = [json.loads(one) for one in kept.read_text().splitlines()] if kept.exists() else []
     if given.table:
-        table(lines)
+        table(read_lines(kept))
         return
     if given.without_noise:
         noise.with_noise = without_noise
-    for seed in given.seeds:
-        for model in given.models:
-            for epsilon in given.epsilons:
-                cell = {"model": model, "promised": str(epsilon), "seed": seed}
-                cell["noise_left_out"] = given.without_noise
-                if not any(cell.items() <= one.items() for one in lines):
-                    line = cell | measured(given.out.absolute(), model, epsilon, seed)
-                    with open(kept, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(line) + "\n")
-                    print(json.dumps(line), flush=True)
+    cells = (
+        {"model": model, "promised": str(epsilon), "seed": seed,
+         "noise_left_out": given.without_noise}
+        for seed in given.seeds
+        for model in given.models
+        for epsilon in given.epsilons
+    )  # fmt: skip
+    measure(cells, kept, lambda cell: measured(given.out.absolute(), cell))
 
 
 def without_noise(total: Any, key: bytes, *, variance: int) -> Any:
     return dict(total)
 
 
-def measured(out: Path, model: str, epsilon: float, seed: int) -> dict[str, Any]:
+def measured(out: Path, cell: dict[str, Any]) -> dict[str, Any]:
+    """One run and its audit."""
+    model, epsilon, seed = cell["model"], float(cell["promised"]), cell["seed"]
     folder = out / f"{model}-{epsilon}-{seed}-{time.time_ns()}"
     started = time.time()
     by_itself.allow()
@@ -111,8 +108,6 @@ def measured(out: Path, model: str, epsilon: float, seed: int) -> dict[str, Any]
         "broken": found.broken,
         "f1": round(100 * done.result.scores.overall["strict"]["f1"], 1),
         "seconds": round(time.time() - started, 1),
-        "machine": f"{os.cpu_count()} x {platform.machine()}, CPU, shared",
-        "date": str(date.today()),
     }
 
 

@@ -13,17 +13,19 @@ and `fedner` themselves. δ = 1e-5. Finished cells are lines of measured.jsonl a
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import platform
+import sys
 import time
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 from run import HEAD, HERE, LOW_RANK, TAGGER, UNITS
 
 from confide.runs.run import run
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from resumable import measure
 
 FEDED = (
     *HEAD, "split.sites=3", "public.share=0.3", "public.labelled=false", "rounds=8",
@@ -69,27 +71,19 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
-    text = given.keep.read_text() if given.keep.exists() else ""
-    lines = [json.loads(one) for one in text.splitlines()]
-    for seed in given.seeds:
-        for cell in given.cells:
-            for epsilon in given.epsilons:
-                name = {
-                    "cell": cell, "epsilon": str(epsilon), "seed": seed, "how": "the method",
-                    "set": given.set,
-                }  # fmt: skip
-                if any(name.items() <= one.items() for one in lines):
-                    continue
-                line = name | measured(cell, epsilon, seed, out=given.out, own=given.set)
-                print(json.dumps(line), flush=True)
-                with open(given.keep, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+    cells = (
+        {"cell": cell, "epsilon": str(epsilon), "seed": seed, "how": "the method", "set": given.set}
+        for seed in given.seeds
+        for cell in given.cells
+        for epsilon in given.epsilons
+    )
+    measure(cells, given.keep, lambda named: measured(named, out=given.out))
 
 
-def measured(
-    cell: str, epsilon: float, seed: int, *, out: Path, own: list[str]
-) -> dict[str, object]:
+def measured(named: dict[str, Any], *, out: Path) -> dict[str, Any]:
     """Run a cell; F1 in percent on development and test text."""
+    cell, epsilon = named["cell"], float(named["epsilon"])
+    seed, own = named["seed"], named["set"]
     corpus, method, usual = CELLS[cell]
     chosen = [*usual, f"seed={seed}", "key=simulated", "select.by=last"]
     if math.isinf(epsilon):
@@ -112,8 +106,6 @@ def measured(
         "rounds": found.rounds,
         "parameters": found.parameters,
         "cpu_seconds": round(time.process_time() - started, 1),
-        "machine": f"{os.cpu_count()} x {platform.machine()}",
-        "date": str(date.today()),
     }
 
 

@@ -17,19 +17,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import statistics
 import sys
 import time
 import tomllib
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent)]
 
 import by_itself  # noqa: E402
+from resumable import finished, measure, read_lines  # noqa: E402
 
 from confide.jobs.planning import privacy_plan  # noqa: E402
 from confide.runs.run import run  # noqa: E402
@@ -95,31 +94,23 @@ def main() -> None:
     parser.add_argument("--masked", action="store_true", help="ten sites, under masks")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
-    text = given.keep.read_text() if given.keep.exists() else ""
-    lines = [json.loads(one) for one in text.splitlines()]
     if given.table:
-        table(lines)
+        table(read_lines(given.keep))
         return
     how = "local" if given.local else "masked" if given.masked else "as ten"
-    for cell in given.cells:
-        for epsilon in given.epsilons:
-            for seed in given.seeds:
-                name = {
-                    "cell": cell, "epsilon": str(epsilon), "seed": seed, "how": how,
-                    "set": given.set,
-                }  # fmt: skip
-                if any(name.items() <= one.items() for one in lines):
-                    continue
-                line = name | measured(cell, epsilon, seed, how=how, out=given.out, own=given.set)
-                print(json.dumps(line), flush=True)
-                with open(given.keep, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+    cells = (
+        {"cell": cell, "epsilon": str(epsilon), "seed": seed, "how": how, "set": given.set}
+        for cell in given.cells
+        for epsilon in given.epsilons
+        for seed in given.seeds
+    )
+    measure(cells, given.keep, lambda named: measured(named, out=given.out))
 
 
-def measured(
-    cell: str, epsilon: float, seed: int, *, how: str, out: Path, own: list[str]
-) -> dict[str, object]:
+def measured(named: dict[str, Any], *, out: Path) -> dict[str, Any]:
     """Run a cell; F1 in percent on development and test text."""
+    cell, epsilon = named["cell"], float(named["epsilon"])
+    seed, how, own = named["seed"], named["how"], named["set"]
     corpus, *model = CELLS[cell]
     file = HERE / f"{corpus}.toml"
     if model[-1].startswith("start_from="):
@@ -155,18 +146,15 @@ def measured(
         "rounds": found.rounds,
         "parameters": found.parameters,
         "cpu_seconds": round(time.process_time() - started, 1),
-        "machine": f"{os.cpu_count()} x {platform.machine()}",
-        "date": str(date.today()),
     }
 
 
 def begun(corpus: str, model: list[str], *, like: str, out: Path) -> Path:
     """The folder of a run on a corpus without noise, with the types of another one; made once."""
     folder = (out / f"{corpus}-{like}-{'tagger' if TAGGER[0] in model else 'head'}").resolve()
-    if not (folder / "result.json").exists():
-        types = tomllib.loads((HERE / f"{like}.toml").read_text())["data"]["types"]
-        own = [f"data.types={json.dumps(types)}", DROPPED[corpus, like], "key=simulated"]
-        run(HERE / f"{corpus}.toml", overrides=[*model, *PLAIN, *own], out=folder)
+    types = tomllib.loads((HERE / f"{like}.toml").read_text())["data"]["types"]
+    own = [f"data.types={json.dumps(types)}", DROPPED[corpus, like], "key=simulated"]
+    finished(HERE / f"{corpus}.toml", [*model, *PLAIN, *own], folder)
     return folder
 
 
