@@ -129,6 +129,8 @@ def measured(cell: dict[str, Any], out: Path) -> dict[str, Any]:
     corpus, model, method = cell["corpus"], cell["model"], cell["method"]
     chosen = [*METHODS[method], *MODELS[model], f"seed={cell['seed']}", "key=simulated"]
     chosen += [f"split.sites={cell['sites']}", f"data.train_share={cell['share']}"]
+    if method == "feded":  # a fifth of the text that is there
+        chosen.append(f"public.share={0.2 * cell['share']:g}")
     if model in ("MiniLM", "MPNet"):
         if corpus in PAIRS:
             chosen = [one for one in chosen if one not in ENCODER and "learning_rate" not in one]
