@@ -71,7 +71,8 @@ ON_CORPORA = {
     " rounds=1 data.train_share=0.02",
     "papers/fedavg/loss.py": "--out OUT/run --keep OUT/loss.json --rounds 1 --epochs 2"
     " --share 0.02 split.sites=2",
-    "papers/lazymil/corpora.py": "--out OUT",
+    "papers/lazymil/run.py": "--out OUT --only half cdr --seeds 1 --labels half-50 cdr"
+    " --methods fedavg-none --set rounds=1 data.train_share=0.1",
     "papers/tags/run.py": "--out OUT --kinds tagger --draws 1 --variants local-1 --small-dev"
     " --set rounds=1 data.train_share=0.02",
     "security/attacks/run.py": "--out OUT --only 1e30/median --rounds 1",

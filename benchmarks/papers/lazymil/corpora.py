@@ -36,6 +36,7 @@ BAG = 4
 BAGS = 1200  # with a relation
 NOTHING = 130  # bags without one
 WRONG = (0, 25, 50, 75)
+LAST = "cdr-test.jsonl"
 SEMEVAL = (
     "$CONFIDE_DATA/semeval2010_task8/SemEval2010_task8_all_data.tar.gz!/SemEval2010_task8_all_data/"
 )
@@ -48,23 +49,36 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/lazymil/corpora"))
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    make(given.out, seed=given.seed)
+
+
+def corpora_in(out: Path) -> Path:
+    """The folder `corpora` of experiments in `out`, made unless it is there."""
+    folder = out / "corpora"
+    if not (folder / LAST).exists():
+        make(folder)
+    return folder
+
+
+def make(out: Path, *, seed: int = 1) -> None:
+    """Write the corpora into a folder, `LAST` as the last."""
+    out.mkdir(parents=True, exist_ok=True)
     train, test = (read(locate(path), "semeval").documents for path in (TRAIN, TEST))
     alone = [in_bag(one, f"test-{n}", label(one)) for n, one in enumerate(test)]
-    write(alone, given.out / "scattered-test.jsonl", "jsonl")
+    write(alone, out / "scattered-test.jsonl", "jsonl")
     for share in WRONG:
-        documents, right = scattered(train, wrong=share / 100, seed=given.seed)
-        write(documents, given.out / f"scattered-{share}.jsonl", "jsonl")
+        documents, right = scattered(train, wrong=share / 100, seed=seed)
+        write(documents, out / f"scattered-{share}.jsonl", "jsonl")
         kept = [one for one, is_right in zip(documents, right, strict=True) if is_right]
-        write(kept, given.out / f"scattered-right-{share}.jsonl", "jsonl")
+        write(kept, out / f"scattered-right-{share}.jsonl", "jsonl")
         taken = {one.id for one in documents}
         over = [one for one in train if one.id not in taken]
         spare = [in_bag(one, f"choose-{n}", label(one)) for n, one in enumerate(over)]
-        write(spare, given.out / f"scattered-choose-{share}.jsonl", "jsonl")
+        write(spare, out / f"scattered-choose-{share}.jsonl", "jsonl")
         truth = {one.id: is_right for one, is_right in zip(documents, right, strict=True)}
-        (given.out / f"truth-{share}.json").write_text(json.dumps(truth))
+        (out / f"truth-{share}.json").write_text(json.dumps(truth))
         print(f"scattered-{share}: {len(documents)} sentences, {sum(right)} of them right")
-    cdr(given.out)
+    cdr(out)
 
 
 def cdr(out: Path) -> None:

@@ -26,6 +26,7 @@ from confide.methods import METHODS
 from confide.methods.lazy_mil import TRAIN_ON_WINNERS
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
+from corpora import corpora_in
 
 HERE = Path(__file__).parent
 seen: dict[int, list[tuple[int, int, int, int, int, int]]] = defaultdict(list)
@@ -84,7 +85,7 @@ def main() -> None:
         for seed in given.seeds:
             out = given.out / "runs" / f"{only}-{share}" / f"{method}-{seed}"
             if not (out / "picks.json").exists():
-                one(given.out / "corpora", share, seed, out=out, overrides=overrides)
+                one(corpora_in(given.out), share, seed, out=out, overrides=overrides)
 
 
 def one(corpora: Path, share: str, seed: int, *, out: Path, overrides: list[str]) -> None:

@@ -5,12 +5,12 @@
 
 Every run is a `confide run RECIPE --set …`. Finished runs are kept, unfinished ones are resumed, so
 the command can be stopped and given again; several may work on different experiments of one folder.
-`corpora.py` makes the corpora of `scattered` and `cdr` first; `table.py` turns the folder into
-tables. In a round of `scattered` and `cdr-all` all sites take part, of the others half of them, but
-for `fraction` and `few`, where two of ten do. `denoisers` has a chain of sites and all text in one
-place with every way to denoise, beside the rows of `half-50`. `lazy-mil` is the paper's, with one
-winner of a bag and no warm rounds; `lazy-mil-warm` has one winner after six; `lazy-mil-adaptive` is
-the default: several winners, after four.
+`corpora.py` makes the corpora of `scattered` and `cdr`, unless they are there; `table.py` turns the
+folder into tables. In a round of `scattered` and `cdr-all` all sites take part, of the others half
+of them, but for `fraction` and `few`, where two of ten do. `denoisers` has a chain of sites and all
+text in one place with every way to denoise, beside the rows of `half-50`. `lazy-mil` is the
+paper's, with one winner of a bag and no warm rounds; `lazy-mil-warm` has one winner after six;
+`lazy-mil-adaptive` is the default: several winners, after four.
 """
 
 import argparse
@@ -21,6 +21,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2]))
 
 from resumable import finished
+
+from corpora import corpora_in
 
 HERE = Path(__file__).parent
 DENOISERS = ("none", "one", "att", "ave", "att-ra")
@@ -115,13 +117,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/lazymil"))
     parser.add_argument("--only", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--labels", nargs="*", help="only these rows")
     parser.add_argument("--methods", nargs="*", help="only these")
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
     given.out = given.out.absolute()
+    corpora = given.out if {*given.only} <= {"pgr", "gids"} else corpora_in(given.out)
     for only in given.only:
         for seed in given.seeds:
-            for label, recipe, name, own in rows(only, given.out / "corpora"):
+            for label, recipe, name, own in rows(only, corpora):
+                if given.labels and label not in given.labels:
+                    continue
                 if not given.methods or name in given.methods:
                     out = given.out / "runs" / label / f"{name}-{seed}"
                     finished(recipe, [*own, f"seed={seed}", *given.overrides], out)
