@@ -53,6 +53,7 @@ READER = (
     "training.decay=1.0",
 )  # fmt: skip
 """MiniLM in the place of the PCNN, its two last layers tuned, with 50 % wrong and C = 0.5."""
+ALSO = {"reader": READER, "vectors": ("pcnn.vectors=glove-50",)}
 Row = tuple[str, str, str, tuple[str, ...]]
 """(label, recipe, name of the method, overrides) of each run, but for its seed."""
 
@@ -77,8 +78,8 @@ def rows(only: str, corpora: Path) -> Iterator[Row]:
     elif only == "denoisers":
         for name, own in OTHERS.items():
             yield scattered("half", corpora, "50", name, own)
-    elif only in ("local", "reader"):
-        cells = {"reader-50": READER} if only == "reader" else {
+    elif only in ("local", *ALSO):
+        cells = {f"{only}-50": ALSO[only]} if only in ALSO else {
             f"local-e{epochs}-b{batch}": (
                 f"training.local_epochs={epochs}", f"training.batch_size={batch}"
             )
@@ -108,7 +109,7 @@ def scattered(only: str, corpora: Path, share: str, name: str, own: tuple[str, .
 
 
 EXPERIMENTS = (
-    "pgr", "gids", "cdr", "cdr-all", *TAKING_PART, *SWEPT, *FEW, "denoisers", "local", "reader"
+    "pgr", "gids", "cdr", "cdr-all", *TAKING_PART, *SWEPT, *FEW, "denoisers", "local", *ALSO
 )  # fmt: skip
 
 
