@@ -56,15 +56,13 @@ def main() -> None:
     if given.table:
         table(read_lines(given.keep))
         return
-    read = dict(named.split("=", 1) for named in given.read)
-    cells = ({"cell": cell, "seed": given.seed} for cell in read or given.cells)
-
-    def measured(own: dict[str, Any]) -> dict[str, Any]:
-        if folder := read.get(own["cell"]):
-            return confidences(RunFolder(Path(folder)).result())
-        return confidences(ran(own["cell"], given))
-
-    measure(cells, given.keep, measured)
+    named = (one.partition("=") for one in given.read)
+    read = {cell: RunFolder(Path(folder)).result() for cell, _, folder in named}
+    cells = [{"cell": cell, "seed": one.seed} for cell, one in read.items()]
+    cells = cells or [{"cell": cell, "seed": given.seed} for cell in given.cells]
+    measure(
+        cells, given.keep, lambda own: confidences(read.get(own["cell"]) or ran(own["cell"], given))
+    )
 
 
 def ran(cell: str, given: argparse.Namespace) -> Result:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.jobs.personalise import personalise
+from confide.runs.folder import RunFolder
 
 sys.path.append(str(Path(__file__).parents[2]))
 
@@ -51,7 +52,7 @@ def measured(cell: str, seed: int, out: Path) -> dict[str, Any]:
     """One run, and what each of its sites came to keep: F1 in percent, seconds of the run."""
     settings, own = CELLS[cell]
     folder = out / cell.replace(", ", "-") / str(seed)
-    began = time.process_time()
+    began, there = time.process_time(), RunFolder(folder).is_taken()
     finished(settings, (*own, f"seed={seed}"), folder)
     ran = time.process_time() - began
     sites = personalise(folder, passes=20)
@@ -66,7 +67,7 @@ def measured(cell: str, seed: int, out: Path) -> dict[str, Any]:
             }
             for name, found in sites.items()
         },
-        "cpu": round(ran),
+        "cpu": None if there else round(ran),
     }
 
 

@@ -53,17 +53,19 @@ READER = (
     "training.decay=1.0",
 )  # fmt: skip
 """MiniLM in the place of the PCNN, its two last layers tuned, with 50 % wrong and C = 0.5."""
-ALSO = {"reader": READER, "vectors": ("pcnn.vectors=glove-50",)}
+MODELS = {"reader": READER, "vectors": ("pcnn.vectors=glove-50",)}
+"""Of `reader` and `vectors`; of all others a PCNN without vectors."""
 Row = tuple[str, str, str, tuple[str, ...]]
 """(label, recipe, name of the method, overrides) of each run, but for its seed."""
 
 
-def rows(only: str, corpora: Path) -> Iterator[Row]:
-    """The runs of an experiment."""
+def rows(only: str, out: Path) -> Iterator[Row]:
+    """The runs of an experiment in the folder `out`, where its corpora are or are made."""
     if only in ("pgr", "gids"):
         for name, own in (FEDERATED | OTHERS).items():
             yield only, f"lazymil-{only}", name, own
     elif only in ("cdr", "cdr-all"):
+        corpora = corpora_in(out)
         files = (f"split.train={corpora / 'cdr.jsonl'}", f"split.test={corpora / 'cdr-test.jsonl'}")
         for name, own in (FEDERATED | OTHERS).items():
             taking_part = ALL if only == "cdr-all" else HALF
@@ -71,15 +73,15 @@ def rows(only: str, corpora: Path) -> Iterator[Row]:
     elif only in TAKING_PART:
         for share in SHARES:
             for name, own in FEDERATED.items():
-                yield scattered(only, corpora, share, name, own)
+                yield scattered(only, out, share, name, own)
             if share != "0":
                 right = f"right-{share}"
-                yield scattered(only, corpora, right, "fedavg-none", FEDERATED["fedavg-none"])
+                yield scattered(only, out, right, "fedavg-none", FEDERATED["fedavg-none"])
     elif only == "denoisers":
         for name, own in OTHERS.items():
-            yield scattered("half", corpora, "50", name, own)
-    elif only in ("local", *ALSO):
-        cells = {f"{only}-50": ALSO[only]} if only in ALSO else {
+            yield scattered("half", out, "50", name, own)
+    elif only in ("local", *MODELS):
+        cells = {f"{only}-50": MODELS[only]} if only in MODELS else {
             f"local-e{epochs}-b{batch}": (
                 f"training.local_epochs={epochs}", f"training.batch_size={batch}"
             )
@@ -87,29 +89,30 @@ def rows(only: str, corpora: Path) -> Iterator[Row]:
         }  # fmt: skip
         for label, more in cells.items():
             for name, own in FEDERATED.items():
-                _, recipe, _, overrides = scattered("half", corpora, "50", name, own)
+                _, recipe, _, overrides = scattered("half", out, "50", name, own)
                 yield label, recipe, name, (*overrides, *more)
     elif only in FEW:
         for name, own in FEDERATED.items():
-            _, recipe, _, overrides = scattered("half", corpora, FEW[only], name, own)
+            _, recipe, _, overrides = scattered("half", out, FEW[only], name, own)
             yield only, recipe, name, (*overrides, "federation.fraction=0.2")
     else:
         setting, values = SWEPT[only]
         for value in values:
             for name, own in FEDERATED.items():
-                _, recipe, _, overrides = scattered("half", corpora, "50", name, own)
+                _, recipe, _, overrides = scattered("half", out, "50", name, own)
                 yield f"{only}-{value}", recipe, name, (*overrides, f"{setting}={value}")
 
 
-def scattered(only: str, corpora: Path, share: str, name: str, own: tuple[str, ...]) -> Row:
+def scattered(only: str, out: Path, share: str, name: str, own: tuple[str, ...]) -> Row:
     """A run of sentences scattered into bags."""
+    corpora = corpora_in(out)
     train, test = corpora / f"scattered-{share}.jsonl", corpora / "scattered-test.jsonl"
     files = (f"split.train={train}", f"split.test={test}", TAKING_PART[only])
     return f"{only}-{share}", str(HERE / "scattered.toml"), name, (*files, *own)
 
 
 EXPERIMENTS = (
-    "pgr", "gids", "cdr", "cdr-all", *TAKING_PART, *SWEPT, *FEW, "denoisers", "local", *ALSO
+    "pgr", "gids", "cdr", "cdr-all", *TAKING_PART, *SWEPT, *FEW, "denoisers", "local", *MODELS
 )  # fmt: skip
 
 
@@ -123,10 +126,9 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
     given.out = given.out.absolute()
-    corpora = given.out if {*given.only} <= {"pgr", "gids"} else corpora_in(given.out)
     for only in given.only:
         for seed in given.seeds:
-            for label, recipe, name, own in rows(only, corpora):
+            for label, recipe, name, own in rows(only, given.out):
                 if given.labels and label not in given.labels:
                     continue
                 if not given.methods or name in given.methods:

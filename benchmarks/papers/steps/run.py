@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from confide.runs.folder import RunFolder
 from confide.runs.result import Result
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -112,9 +113,9 @@ def main() -> None:
 
 
 def measured(corpus: str, cell: str, seed: int, out: Path) -> dict[str, Any]:
-    """One run, and what it came to; the processor's seconds since it was last continued."""
+    """One run, and what it came to; the seconds of a run that was made in one go."""
     folder = out / corpus / f"{cell.replace(' ', '-').replace(',', '')}-{seed}"
-    began = time.process_time()
+    began, there = time.process_time(), RunFolder(folder).is_taken()
     result = finished(CORPORA[corpus], (f"seed={seed}", *CELLS[cell]), folder)
     return {
         "rounds": result.rounds,
@@ -123,7 +124,7 @@ def measured(corpus: str, cell: str, seed: int, out: Path) -> dict[str, Any]:
         "test_sites": {
             site: percent(one["strict"]["f1"]) for site, one in result.scores.sites.items()
         },
-        "cpu": round(time.process_time() - began),
+        "cpu": None if there else round(time.process_time() - began),
     }
 
 

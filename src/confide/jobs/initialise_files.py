@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 from operator import add
 from pathlib import Path
 
@@ -27,10 +28,12 @@ RARE = 0.01
 """The share of entities or relations below which a type is rare."""
 BY_CHANCE = 0.01
 """The probability below which a site does not lack a type by chance."""
-REPEATED, AT_LEAST, WORDS = 0.05, 20, 5
-"""The share of sentences, and their number, from which text is repeated; shorter ones do not count.
+REPEATED_SHARE, REPEATED_SENTENCES = 0.05, 20
+"""From this share of a text's sentences, and this number, it is no chance that another has them.
 
 In the published splits of eight corpora, at most 0.03 of the test text is in training text."""
+REPEATED_WORDS = 5
+"""The fewest words of a sentence that counts for this."""
 FEW_DOCUMENTS = 10
 """So few documents tell too little of chance; then mentions are counted."""
 _OF_BAGS = frozenset(("nyt10", "opennre", "pgr"))
@@ -332,42 +335,40 @@ def differences(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str
 def repeated(sites: Sequence[SiteFiles]) -> Iterator[Problem]:
     """Problems of text that is there twice: at two sites, or held out and in training text."""
     training = [_sentences(site.training) for site in sites]
-    for here, site in enumerate(sites):
-        for there in range(here):
-            if both := _repeated(training[here], training[there]):
-                what = (
-                    f"sites {sites[there].name} and {site.name} have {both:,} training sentences in"
-                    f" common, of {len(training[there]):,} and {len(training[here]):,}: is one file"
-                    " part of the other? Then leave it out"
-                )
-                yield Problem("text-repeated", str(site.read[0].path), what)
+    for (one, own), (other, its) in combinations(zip(sites, training, strict=True), 2):
+        if both := _in_both(own, its):
+            what = (
+                f"sites {one.name} and {other.name} have {both:,} training sentences in common, of"
+                f" {len(own):,} and {len(its):,}: is one file part of the other? Then leave it out"
+            )
+            yield Problem("text-repeated", str(other.read[0].path), what)
     learnt = set().union(*training)
     for site in sites:
-        for one in site.read:
-            held_out = set() if one.part == "train" else _sentences([one.report])
-            if both := _repeated(held_out, learnt):
+        for file in site.read:
+            held_out = set() if file.part == "train" else _sentences([file.report])
+            if both := _in_both(held_out, learnt):
                 what = (
-                    f"{both:,} of the {len(held_out):,} sentences of {one.path} are in training"
+                    f"{both:,} of the {len(held_out):,} sentences of {file.path} are in training"
                     " text, too: scores on it will be too high"
                 )
-                yield Problem("text-repeated", str(one.path), what)
+                yield Problem("text-repeated", str(file.path), what)
 
 
-def _repeated(one: set[str], other: set[str]) -> int:
+def _in_both(one: set[str], other: set[str]) -> int:
     """The number of sentences in both, or 0 where they are too few to tell."""
-    both = len(one & other)
-    return both if both >= max(AT_LEAST, REPEATED * min(len(one), len(other))) else 0
+    both, fewer = len(one & other), min(len(one), len(other))
+    return both if both >= max(REPEATED_SENTENCES, REPEATED_SHARE * fewer) else 0
 
 
 def _sentences(reports: Iterable[CheckReport]) -> set[str]:
-    """The sentences of at least `WORDS` words, without case."""
+    """The sentences of at least `REPEATED_WORDS` words, without case."""
     found = (
         document.token_texts(sentence)
         for report in reports
         for document in report.documents
         for sentence in document.sentences
     )
-    return {" ".join(words).casefold() for words in found if len(words) >= WORDS}
+    return {" ".join(words).casefold() for words in found if len(words) >= REPEATED_WORDS}
 
 
 def simulated_sites(site: SiteFiles) -> int:
